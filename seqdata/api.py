@@ -63,16 +63,16 @@ def open_store(  # noqa: PLR0913
         location: A path or a URL: a folder that ``write_store`` wrote; an Arrow, Feather or Parquet
             file that others wrote, or a folder of them; or anything that an installed plugin reads.
             A list of these, or of stores, becomes one store. Or data in memory: a list of arrays or
-            dicts, a pandas, Polars or Arrow table, a torch Dataset with its ``lengths``.
+            dicts, a pandas, Polars or Arrow table, a torch Dataset with ``lengths``.
         backend: Name of a backend, a ``FileFormat`` (``seqdata.backends``), or a function that
             opens a location; None: found from the location.
-        verify: When checksums of the data are compared: ``"first_read"``: once in a run, shared by
-            its worker processes; ``"always"``: at each read; ``"off"``: never. None is
-            ``first_read`` if the store has checksums. Sizes, footers and the manifest are checked
-            in any case.
+        verify: Time at which checksums of the data are compared: ``"first_read"``: once in a run,
+            shared by its worker processes; ``"always"``: at each read; ``"off"``: never. None:
+            ``first_read`` if the store has checksums. Sizes, footers and the manifest are always
+            checked.
         schema: Types of fields, for backends that need them; for tar shards: extension -> type.
         index: ``"build"``: build the index that a backend needs, if it is missing.
-        remote: How a URL is read: ``"cache"`` (None): shards as a whole, kept on this machine;
+        remote: Access to a URL: ``"cache"`` (None): shards as a whole, kept on this machine;
             ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more options.
         host: The plugin host that finds names; None: the installed plugins.
         lengths: Timesteps of each item of a torch Dataset, or a function that returns them.
@@ -83,7 +83,7 @@ def open_store(  # noqa: PLR0913
         axes: For data in memory: field -> axis; None: a value or vector per sequence.
 
     Raises:
-        ConfigError: If nothing is there, or an argument is invalid or does not fit the data.
+        ConfigError: If there is no such data, or an argument is invalid or does not fit the data.
         PluginError: If the backend is not installed or broken.
         DataError: If the data is incomplete.
 
@@ -119,7 +119,7 @@ def write_store(  # noqa: PLR0913
     """Write sequences, completely or not at all, and open the result.
 
     Args:
-        location: A folder that is missing, empty, or has what a stopped writer left; or a URL.
+        location: A folder that is missing, empty, or was left by a stopped writer; or a URL.
         sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
             arrays, for the field ``x``; a table of pandas, Polars or Arrow; a store, view, path,
             list of paths, torch Dataset; or functions that return such, *parts*, on the executor.
@@ -127,16 +127,16 @@ def write_store(  # noqa: PLR0913
         axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``.
         shard_bytes: Size at which a new file begins.
         key: The ``str`` field that names a sequence, if any; "": numbers do, ids are a field.
-        executor: Writes the shards; None: threads of seqdata. Bytes do not depend on it. The open
-            shard and unfinished ones are in memory: 1 with seqdata's threads, else up to 1 GiB.
+        executor: Executor that writes the shards; None: threads of seqdata. Bytes do not depend on
+            it. Unfinished shards are in memory: one with seqdata's threads, else up to 1 GiB.
         resume: Whether to continue after complete shards of a stopped writer; False removes them.
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether an existing store is replaced, once the new one is complete.
-        remote: How a URL is accessed; None: as configured. The store is first written here.
+        remote: Access to a URL; None: as configured. The store is first written on this machine.
         group: The column whose equal values make a sequence, as in ``open_store``.
-        order: The column by which rows are sorted there.
-        shuffle: Seed of a random order of writing; None: the order given. Ids do not change. What
-            cannot be read in any order, such as a generator, is copied to the disk first.
+        order: The column by which rows are sorted, as in ``open_store``.
+        shuffle: Seed of a random order of writing; None: the given order. Ids do not change. Data
+            without random access, such as a generator, is copied to the disk first.
 
     Raises:
         ConfigError: If an argument is invalid, there is no sequence, or the location is not empty.
@@ -177,14 +177,14 @@ def split(  # noqa: PLR0913
 
     A sequence stays in its part when data is appended or reordered, and sequences with one value of
     ``by`` stay together. Hashes of a string, and of the 8 bytes of a number, are equal everywhere.
-    Parts have *about* their fractions; with ``exact`` they have them, and a few sequences may
-    change their part when data is appended.
+    Parts have *about* their fractions; with ``exact`` they have them up to rounding, and a few
+    sequences may change their part when data is appended.
 
     With ``along`` each sequence is cut at dates of a timestamp field, or at timesteps; each piece
-    keeps its id. A part has the timesteps from its start up to, without, its stop.
+    keeps its id. A part has the timesteps in ``[start, stop)``.
 
     Args:
-        store: A store, a location, or whatever ``open_store`` takes.
+        store: A store, a location, or other data that ``open_store`` takes.
         parts: Name -> fraction of the sequences; they add up to 1. With ``along`` a fraction of
             each sequence, or a range: ``"..2024-01-01"``, ``"100..200"``; along an axis "-24..".
         seed: Another seed gives another split; not with ``along``.
@@ -194,7 +194,7 @@ def split(  # noqa: PLR0913
             as nearly as whole sequences allow. Implies ``exact``.
         along: The field of timestamps, or the axis of timesteps, that each sequence is cut along.
         context: Timesteps before its start that ``Windows`` of a part may read, never as targets.
-        unit: Of timestamps: ``s``, ``ms``, ``us`` or ``ns`` since 1970; None: found from the first.
+        unit: Unit of timestamps: ``s``, ``ms``, ``us`` or ``ns``; None: that of the first one.
         lengths: Lengths of the items of a torch Dataset.
 
     Returns:
@@ -236,7 +236,7 @@ def folds(
     the hash of ``split`` and distributed one by one, so that folds differ by at most one of them.
 
     Args:
-        store: A store, a location, or whatever ``open_store`` takes.
+        store: A store, a location, or other data that ``open_store`` takes.
         count: Number of folds, at least 2.
         seed: Another seed gives other folds.
         by: A ``str`` field, or one number per sequence, whose values stay together; None: the id.
@@ -262,16 +262,16 @@ def folds(
 def concat(stores: Sequence[Any]) -> SequenceStore:
     """Return the sequences of several stores as one store, one after the other.
 
-    It can be used as any store. A sequence keeps its id and its place in messages, so two stores
+    It is used like any store. A sequence keeps its id and its location in messages, so two stores
     may have sequences of one id; ids that are only numbers are numbered consecutively.
 
     Args:
-        stores: Stores, locations, or whatever ``open_store`` takes, all with the same fields; use
-            ``select`` and ``rename`` to make them equal.
+        stores: Stores, locations, or other data that ``open_store`` takes, all with the same
+            fields; use ``select`` and ``rename`` to make them equal.
 
     Raises:
-        ConfigError: If there is none, their fields differ (both are shown), or they carry different
-            transforms.
+        ConfigError: If the list is empty, fields differ (both are shown), or the stores carry
+            different transforms.
 
     Examples:
         >>> store = concat([[[1, 2], [3]], [[4, 5, 6]]])
@@ -327,7 +327,7 @@ def _open(location: Any, options: dict[str, Any], in_memory: dict[str, Any]) -> 
 
 
 def _refuse_for_locations(passed: Mapping[str, Any]) -> None:
-    """Raise if an argument is only for data in memory."""
+    """Raise if an argument is passed that is only for data in memory."""
     advice = {
         "lengths": "It is for a torch Dataset; of what is stored they are known. Leave it out",
         "axes": "Of what is stored they are known: leave it out, or pass it to `write_store`",
@@ -386,7 +386,7 @@ def _check_seed(shuffle: Any) -> int | None:
 def _find_writer(
     format: str, options: Mapping[str, Any]
 ) -> tuple[Callable[..., Store], dict[str, Any]]:
-    """Return the writer of a format, and those of its options that are given."""
+    """Return the writer of a format, and its options that are not None."""
     if format == "arrow":
         return write_arrow, select_options("write_store", write_arrow, format, options)
     backend: object = default_host().find("backend", format) if isinstance(format, str) else None

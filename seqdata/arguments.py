@@ -51,7 +51,7 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
 
 
 def takes_option(opener: Callable[..., Any], option: str) -> bool:
-    """Return whether a function takes a keyword argument, as far as it tells."""
+    """Return whether a function takes a keyword argument; True if it has no signature."""
     try:
         parameters = inspect.signature(opener).parameters.values()
     except ValueError:  # written in C, without a signature
@@ -66,7 +66,7 @@ def select_options(
     """Return the options that are not None, if the backend takes them.
 
     Raises:
-        ConfigError: If it does not take one of them.
+        ConfigError: If the backend does not take one of them.
     """
     passed = {option: value for option, value in options.items() if value is not None}
     parameters = inspect.signature(opener).parameters if passed else {}

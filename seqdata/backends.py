@@ -1,9 +1,9 @@
 """The interface for authors of backends: formats of files, and the parts of whole stores.
 
-Most backends write a ``FileFormat``: it says where the values of each sequence are in a file, and
-the core does the rest. An ``IndexedFormat`` makes whole indexes, where values have
-headers of their own. What neither can express (compressed chunks, a database) implements
-``seqdata.protocols.Store``. ``docs/reference/backends.md`` has an example of each name.
+Most backends write a ``FileFormat``: it returns the positions of each sequence's values in a file,
+and the core does the rest. An ``IndexedFormat`` makes whole indexes, for values with headers of
+their own. Other data (compressed chunks, a database) implements ``seqdata.protocols.Store``.
+``docs/reference/backends.md`` has an example of each name.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ class FormatReader:
     ) -> Iterator[dict[str, Any]]:
         """Yield the sequences of files, each with its ``id``; other suffixes are skipped.
 
-        A field ``id`` is kept in place of ids, with a warning if it does not hold texts.
+        A field ``id`` is kept in place of ids, with a warning if it does not hold strings.
 
         Args:
             files: The files, in order.
-            options: Must be empty: such files have no options.
+            options: Empty options, since such files have none.
 
         Raises:
             ConfigError: If an option is given.
-            DataError: If a file is damaged, or not of the format.
+            DataError: If a file is damaged, or is not of the format.
         """
         backend = FormatBackend(self.format)
         options.one_field(backend.indexed_format.name)

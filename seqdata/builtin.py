@@ -67,7 +67,7 @@ def seqdata_register_policies() -> Mapping[str, Any]:
 
 @hookimpl
 def seqdata_register_collators() -> Mapping[str, Any]:
-    """Return the core's collators; those that are used import torch."""
+    """Return the core's collators, which import torch when they are looked up."""
     return LazyFactories(COLLATORS)
 
 

@@ -25,7 +25,7 @@ class SupportsPrefetch(Protocol):
         """Start to fetch the data of sequences, without waiting for it.
 
         Args:
-            numbers: int64 (n,), in the order in which they will be read.
+            numbers: int64 (n,), indices of sequences in the order in which they will be read.
 
         Returns:
             Whether more may be announced now; else these may have been too many, and are announced
@@ -39,33 +39,33 @@ class SupportsShardCache(Protocol):
     """A store that keeps whole shards in a cache, which may be smaller than the data."""
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
-        """Return how many times the data is fetched in an epoch that is shuffled over all of it.
+        """Return the number of times that an epoch, shuffled over all data, fetches the data.
 
         Args:
-            batches: Batches of the epoch.
-            rows: Sequences of each.
+            batches: Number of batches of the epoch.
+            rows: Number of sequences of each batch.
         """
         ...
 
 
 @runtime_checkable
 class SupportsLocality(Protocol):
-    """A store that knows where its data is: used by the prefetcher, and to keep lengths."""
+    """A store that knows the location of its data: used by the prefetcher, and to cache lengths."""
 
     @property
     def is_local(self) -> bool:
-        """Whether all data is on this machine, so that nothing is to be fetched ahead."""
+        """Whether all data is on this machine, so that nothing needs to be fetched ahead."""
         ...
 
     @property
     def folder(self) -> Path | None:
-        """A folder of this machine next to whose files others may be kept; None: there is none."""
+        """Local folder of the data, in which caches may be kept; None: there is none."""
         ...
 
 
 @runtime_checkable
 class SupportsBase(Protocol):
-    """A view: a store that selects from a base, whose numbers ``base_numbers`` returns."""
+    """A view: a store that selects from a base, whose indices ``base_numbers`` returns."""
 
     @property
     def base(self) -> Store:
@@ -75,15 +75,15 @@ class SupportsBase(Protocol):
 
 @runtime_checkable
 class SupportsBaseKeys(Protocol):
-    """A store whose ``keys`` takes batches only, since its own numbers are not those of a batch."""
+    """A store whose ``keys`` takes batches only, since its own indices are not those of a batch."""
 
     def base_keys(self, numbers: NDArray[np.int64]) -> list[str]:
-        """Return the ids of sequences by the numbers that ``base_numbers`` returns."""
+        """Return the ids of sequences by the indices that ``base_numbers`` returns."""
         ...
 
 
 def get_base_keys(store: Store, numbers: NDArray[np.int64]) -> list[str]:
-    """Return the ids of sequences by the numbers that ``store.base_numbers`` returns."""
+    """Return the ids of sequences by the indices that ``store.base_numbers`` returns."""
     return store.base_keys(numbers) if isinstance(store, SupportsBaseKeys) else store.keys(numbers)
 
 
@@ -102,7 +102,7 @@ class SupportsObserver(Protocol):
     """A store that runs user code for each sequence: used by worker processes."""
 
     def observe(self, on_sequence: Callable[[int], None]) -> Store:
-        """Return a copy of the store that reports each sequence's number before reading."""
+        """Return a copy of the store that reports the index of each sequence before reading it."""
         ...
 
 
@@ -118,9 +118,9 @@ class SupportsItems(Protocol):
 
 @runtime_checkable
 class SupportsCopy(Protocol):
-    """A store whose pickle has its data: worker processes receive a copy and reopen nothing."""
+    """A store whose pickle contains its data, so that worker processes reopen nothing."""
 
     @property
     def is_copied_to_workers(self) -> bool:
-        """Whether the pickle has the data; otherwise a reopened store's fingerprint is compared."""
+        """Whether the pickle contains the data; else a reopened store's fingerprint is compared."""
         ...

@@ -1,9 +1,9 @@
 """Digests of functions: for results cached on disk, and for the comparison of processes.
 
 ``code_digest`` decides whether cached results are still valid. It is made of bytecode, constants,
-defaults, what a closure or object holds, and functions and plain values of the same module that are
-named in it. It errs towards "changed"; the caller checks what was cached. ``describe_code`` errs
-towards "equal": processes that were given the same must agree.
+defaults, the values of a closure or object, and functions and plain values of the same module that
+are named in it. It errs towards "changed". ``describe_code`` errs towards "equal": processes with
+the same callable must agree.
 """
 
 from __future__ import annotations
@@ -115,71 +115,71 @@ def _iter_object_parts(obj: Any, seen: set[int]) -> Iterator[bytes]:
     yield state
 
 
-class CodeFacts(NamedTuple):
-    """Facts of a callable, by name, that processes compare.
+class Description(NamedTuple):
+    """Description of a callable, by name, that processes compare.
 
     Attributes:
         fixed: The code, and the values that it holds, such as numbers, strings, arrays and lists.
-        changing: The content of dicts and sets, which may be caches of what a process has seen.
+        changing: The content of dicts and sets, which may be caches of a process.
     """
 
     fixed: dict[str, str | float | None]
     changing: dict[str, str | float | None]
 
 
-def describe_code(name: str, obj: Any) -> CodeFacts:
-    """Return facts of a callable that are equal in processes whose callables do the same.
+def describe_code(name: str, obj: Any) -> Description:
+    """Return a description of a callable that is equal in processes with the same callable.
 
-    Equal values are equal facts, whatever their identity, order in a set or device. Left out is
-    what a process has of its own: paths, devices, random generators, values that are called a rank,
-    and what a class leaves out of its ``__getstate__``.
+    Equal values have equal descriptions, independent of identity, order in a set or device. Values
+    that may differ between processes are left out: paths, devices, random generators, values that
+    are called a rank, and those that a class leaves out of its ``__getstate__``.
 
     Args:
-        name: Name of the facts; a value that the callable holds has its own after a dot.
+        name: Name of the callable, which precedes the names of its values.
         obj: The callable.
 
     Examples:
         >>> describe_code("scale", functools.partial(pow, 2)).fixed
         {'scale': 'builtins.pow', 'scale[0]': '2'}
     """
-    facts = CodeFacts({}, {})
-    _add_facts(facts, name, obj)
-    return facts
+    description = Description({}, {})
+    _add_values(description, name, obj)
+    return description
 
 
-def _add_facts(facts: CodeFacts, name: str, obj: Any) -> None:
+def _add_values(description: Description, name: str, obj: Any) -> None:
     values: list[tuple[str, Any]]
     if not isinstance(obj, FunctionType) and isinstance(
         wrapped := getattr(obj, "__wrapped__", None), FunctionType
     ):  # such as by `functools.lru_cache`
         obj = wrapped
     if isinstance(obj, functools.partial):
-        _add_facts(facts, name, obj.func)
+        _add_values(description, name, obj.func)
         values = [(f"[{number}]", value) for number, value in enumerate(obj.args)]
         values += [(f".{key}", value) for key, value in obj.keywords.items()]
     elif isinstance(obj, MethodType):
-        _add_facts(facts, name, obj.__func__)
+        _add_values(description, name, obj.__func__)
         values = [(f".{key}", value) for key, value in _iter_state(obj.__self__)]
     elif isinstance(obj, FunctionType):
-        facts.fixed[name] = _name_code(obj, _Contents().digest_code(obj))
+        description.fixed[name] = _name_code(obj, _Contents().digest_code(obj))
         values = [(f".{key}", value) for key, value in _iter_bound(obj)]
     else:
         kind = obj if isinstance(obj, type) or hasattr(obj, "__qualname__") else type(obj)
         contents = _Contents().digest(kind) if isinstance(kind, type) else b""
-        facts.fixed[name] = _name_code(kind, contents)
+        description.fixed[name] = _name_code(kind, contents)
         values = [] if kind is obj else [(f".{key}", value) for key, value in _iter_state(obj)]
     for suffix, value in values:
         if _is_own_value(value) or _is_own_name(suffix):
             continue
         text = repr(value) if isinstance(value, _PLAIN) else ""
         if text and len(text) <= _MAX_SHOWN:
-            facts.fixed[name + suffix] = text
+            description.fixed[name + suffix] = text
             continue
         fixed, all_of_it = (_Contents(has_changing=flag).digest(value) for flag in (False, True))
-        facts.fixed[name + suffix] = f"{type(value).__name__} {fixed.hex()[:_DIGITS]}"
+        description.fixed[name + suffix] = f"{type(value).__name__} {fixed.hex()[:_DIGITS]}"
         if all_of_it != fixed:
             label = f"{type(value).__name__} {all_of_it.hex()[:_DIGITS]}"
-            facts.changing[name + suffix] = label
+            description.changing[name + suffix] = label
 
 
 def _name_code(obj: Any, digest: bytes) -> str:
@@ -201,7 +201,7 @@ def _iter_bound(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _iter_state(obj: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of what an object holds: as it would be pickled, if it can be."""
+    """Yield names and values of the state of an object, as it would be pickled if possible."""
     try:
         reduced = obj.__reduce_ex__(4)
     except Exception as error:  # whatever its own code raises
@@ -230,16 +230,16 @@ def _iter_state(obj: Any) -> Iterator[tuple[str, Any]]:
 
 
 class _Contents:
-    """Digests values by their content.
+    """Maker of digests of values by their content.
 
     Args:
-        has_changing: Whether dicts and sets count, which may be caches.
+        has_changing: Whether to include dicts and sets, which may be caches.
     """
 
     def __init__(self, *, has_changing: bool = False) -> None:
         self._has_changing = has_changing
         self._digests: dict[int, bytes] = {}
-        self._kept: list[Any] = []  # a number is of no other object while this one lives
+        self._kept: list[Any] = []  # while an object lives, no other one has its id
 
     def digest(self, obj: Any) -> bytes:
         """Return the digest of a value."""
@@ -333,7 +333,7 @@ class _Contents:
                     yield name.encode() + (b"" if _is_own_name(f".{name}") else self.digest(value))
 
     def _iter_code(self, function: FunctionType) -> Iterator[bytes]:
-        """Yield the code of a function, and what it uses of its module that does not change."""
+        """Yield the code of a function, and the constants and functions that it uses."""
         yield self.digest(function.__code__)
         for name in _iter_names(function.__code__):
             value = function.__globals__.get(name)
@@ -352,12 +352,12 @@ def _combine(parts: Iterable[bytes]) -> bytes:
 
 
 def _is_own_name(suffix: str) -> bool:
-    """Return whether a name says that its value is a number of this process."""
+    """Return whether a name is that of a value of this process, such as its rank."""
     return suffix[1:].strip("_").lower() in _OWN_NAMES
 
 
 def _is_own_value(value: Any) -> bool:
-    """Return whether a value may be another one in each process: a path, a device, a generator."""
+    """Return whether a value may differ between processes: a path, a device, a generator."""
     if isinstance(value, str):
         return _OWN_STRING.match(value) is not None
     torch = sys.modules.get("torch")

@@ -1,4 +1,4 @@
-"""The backend of a location, found by its suffix or by what a folder holds."""
+"""Detection of the backend of a location, by its suffix or the files of a folder."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def find_opener(
         host: The plugin host that finds names; None: the installed plugins.
 
     Raises:
-        PluginError: If it is not installed or broken.
+        PluginError: If the backend is not installed or broken.
     """
     host = host or default_host()
     return find_backend(backend or detect_backend_at(location, host=host), location, host)
@@ -95,10 +95,10 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
 
     Args:
         location: A path or a URL.
-        host: The plugin host that finds suffixes; None for the installed plugins.
+        host: The plugin host that finds suffixes; None: the installed plugins.
 
     Raises:
-        PluginError: If several plugins claim its suffix.
+        PluginError: If several plugins claim the suffix.
     """
     if "://" in os.fspath(location).removeprefix("file://"):  # also as one of several parts
         text = redact_url(os.fspath(location))
@@ -121,11 +121,11 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
 
 
 def _find_core_backend(text: str, *, patterns: bool = False) -> str:
-    """Return the core's backend for a name: ``arrow`` if its suffix is of no other.
+    """Return the core's backend for a name; ``arrow`` for unknown suffixes.
 
     Args:
         text: The name.
-        patterns: Whether braces in it mean several files, which are tar shards by default.
+        patterns: Whether braces in it stand for several files, by default tar shards.
     """
     if patterns and _BRACES.search(text) and not has_table_suffix(text):
         return TAR.backend
@@ -133,18 +133,18 @@ def _find_core_backend(text: str, *, patterns: bool = False) -> str:
 
 
 def is_core_form(name: str) -> bool:
-    """Return whether the core itself opens files of a name: no package can claim its suffix."""
+    """Return whether the core opens files of a name, so that no package can claim its suffix."""
     return _find_core_backend(name, patterns=True) != "arrow"
 
 
 def detect_backend_at(
     location: LocationLike, remote: str | Remote | None = None, host: PluginHost | None = None
 ) -> str:
-    """Return the name of the backend of a location; the URL of a folder is listed for it.
+    """Return the name of the backend of a location, listing the URL of a folder if needed.
 
     Raises:
         ConfigError: If the URL is invalid.
-        RemoteReadError: If it cannot be read.
+        RemoteReadError: If the URL cannot be read.
     """
     name = detect_backend(location, host)
     if name != "arrow" or not is_remote(location):
@@ -154,10 +154,7 @@ def detect_backend_at(
         return name
     try:
         names = files.names()
-    except (
-        MissingShardError,
-        RemoteReadError,
-    ):  # web servers list nothing; other errors are raised by the backend
+    except (MissingShardError, RemoteReadError):  # web servers list nothing; the backend raises
         return name
     if any(map(TAR.has_name, names)):
         return TAR.backend
@@ -168,7 +165,7 @@ def refuse_binary_file(location: LocationLike) -> None:
     """Raise if a location is a file of a known format that no installed backend opens.
 
     Raises:
-        ConfigError: If it is one.
+        ConfigError: If it is such a file.
     """
     ending = os.path.splitext(os.fspath(location))[1].lower()
     if ending not in LIBRARY_BY_SUFFIX or is_remote(location) or not local_path(location).is_file():
@@ -184,11 +181,11 @@ def refuse_binary_file(location: LocationLike) -> None:
 def find_backend(
     name: str | Callable[..., Any] | FileFormat, location: LocationLike, host: PluginHost
 ) -> Opener:
-    """Return the opener of a backend, by its name or as it is; the location is for messages.
+    """Return the opener of a backend; the location is used in messages.
 
     Raises:
-        ConfigError: If it is neither a name nor what opens a location.
-        PluginError: If it is not installed or broken.
+        ConfigError: If ``name`` is neither a name nor an opener.
+        PluginError: If the backend is not installed or broken.
     """
     if not isinstance(name, str):
         return as_opener(name)
@@ -202,10 +199,10 @@ def find_backend(
 
 
 def as_opener(backend: Callable[..., Any] | FileFormat) -> Callable[..., Any]:
-    """Return what opens locations: an opener as it is, a format or the class of one as a backend.
+    """Return an opener of locations: the argument itself, or the backend of a format or its class.
 
     Raises:
-        ConfigError: If it is none of these.
+        ConfigError: If it is neither an opener nor a format.
     """
     if isinstance(backend, type) and hasattr(backend, "index") and hasattr(backend, "suffixes"):
         backend = backend()
@@ -229,7 +226,7 @@ def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str
     """Return the backend for which installed plugins claim the files of a folder, if any.
 
     Raises:
-        PluginError: If they are several.
+        PluginError: If there are several.
     """
     host = host or default_host()
     if not host.claims():
@@ -280,7 +277,7 @@ def _of_matches(pattern: str, host: PluginHost | None) -> str | None:
     """Return the backend of the local files that a glob or braces match; None if there are none.
 
     Raises:
-        PluginError: If they are several.
+        PluginError: If there are several.
     """
     names = list(itertools.islice(_list_matches(pattern), _MOST_NAMES))
     if any(map(TAR.has_name, names)):

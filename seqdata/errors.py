@@ -1,7 +1,7 @@
 """The errors of seqdata, on one page.
 
-Every message reads "where: what must be, but what is. What to do." An error about data
-names its place in ``details``, which survive pickling and re-raising from the text alone.
+Every message reads "where: x must be a, but is b. Advice." An error about data names its place in
+``details``, which survive pickling and re-raising from the text alone.
 
 ::
 
@@ -83,8 +83,8 @@ class SeqDataError(Exception):
         """Return a copy of the error with one more line that names its place, and with details.
 
         Args:
-            line: Added below the message; a command to run stays last.
-            details: They replace existing ones.
+            line: Line added below the message; a command to run stays last.
+            details: Details, which replace existing ones.
         """
         text, remedy, command = str(self).rpartition(REMEDY)
         text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
@@ -123,41 +123,41 @@ def format_step(
 
     Args:
         epoch: Epoch of the plan.
-        batch: Number of the batch in the plan.
+        batch: Index of the batch in the plan.
         step: Step of the rank.
         rank: The rank.
         size: Number of ranks.
-        worker: The process that made it; None for the training process.
+        worker: Index of the worker process that made it; None: the training process.
 
     Examples:
         >>> format_step(epoch=2, batch=4711, step=1177, rank=3, size=4, worker=1)
         'epoch 2, batch 4711 (step 1177, rank 3 of 4, worker 1)'
     """
-    by = "" if worker is None else f", worker {worker}"
-    return f"epoch {epoch}, batch {batch} (step {step}, rank {rank} of {size}{by})"
+    process = "" if worker is None else f", worker {worker}"
+    return f"epoch {epoch}, batch {batch} (step {step}, rank {rank} of {size}{process})"
 
 
 def must_be(name: str, needed: str, found: str, remedy: str = "") -> str:
-    """Return a message: what must be, what is, what to do.
+    """Return the message ``{name} must be {needed}, but is {found}. {remedy}.``.
 
     Args:
-        name: What is wrong, with its place: ``loader: `prefetch```.
-        needed: What it must be, as it follows "must be".
-        found: What it is, as it follows "but is": ``repr`` of a value.
-        remedy: What to do: whole sentences without the last full stop; "" if there is nothing.
+        name: Name of the wrong value, with its place: ``loader: `prefetch```.
+        needed: Description of valid values.
+        found: The wrong value, such as its ``repr``.
+        remedy: Advice in whole sentences, without the last full stop; empty: none.
     """
     message = f"{name} must be {needed}, but is {found}"
     return f"{message}. {remedy}." if remedy else message
 
 
 class StopIterationGuard:
-    """Turns a ``StopIteration`` of a function of the user's into an error that names it.
+    """Context manager that turns a ``StopIteration`` of a user's function into a ConfigError.
 
-    Unchanged, it would end a loop or an epoch of the caller as if it were whole.
+    Otherwise it would end a loop or an epoch of the caller as if it were complete.
 
     Args:
-        where: What calls the function, for messages: ``dataset: `lengths```.
-        function: The function; it is named.
+        where: Place of the call, for messages: ``dataset: `lengths```.
+        function: The function, whose name is in the message.
     """
 
     __slots__ = ("_function", "_where")
@@ -183,10 +183,10 @@ def describe_stop(name: str) -> str:
 
 
 def find_interruption(error: BaseException) -> BaseException | None:
-    """Return what interrupted the work that an error comes from; None if the work itself failed.
+    """Return the exception that interrupted the failed work; None if the work itself failed.
 
-    That is what a signal handler has raised, or ``KeyboardInterrupt`` and the like. Code on the way
-    may have made another error of it. What the caller was handling before is not meant.
+    It is the exception of a signal handler, or ``KeyboardInterrupt`` and the like, possibly wrapped
+    in other errors on the way. Exceptions that the caller was handling before are not meant.
 
     Args:
         error: The error, in the ``except`` block that caught it.
@@ -231,7 +231,7 @@ def _iterate_callers(frame: FrameType) -> Iterator[FrameType]:
 
 
 def _is_of_handler(frame: FrameType, handlers: set[CodeType | None]) -> bool:
-    """Return whether a frame is that of a signal handler: it is given the interrupted frame."""
+    """Return whether a frame is that of a signal handler, which receives the interrupted frame."""
     if frame.f_code in handlers:
         return True
     if frame.f_back is None:
@@ -245,7 +245,7 @@ def _is_of_handler(frame: FrameType, handlers: set[CodeType | None]) -> bool:
 
 
 def _find_code(handler: Any) -> CodeType | None:
-    """Return the code of a signal handler; None if it is none in Python."""
+    """Return the code of a signal handler; None if it is not written in Python."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     if not hasattr(handler, "__code__"):  # of a function, or of a method, which hands it on
@@ -258,11 +258,11 @@ def check_flags(owner: str, **flags: object) -> None:
     """Raise if arguments are neither True nor False: a string such as "false" would mean True.
 
     Args:
-        owner: What takes them, for messages.
+        owner: Name of the receiver of the arguments, for messages.
         flags: Name -> value.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If a value is not a bool.
     """
     for name, value in flags.items():
         if not isinstance(value, bool):
@@ -270,7 +270,7 @@ def check_flags(owner: str, **flags: object) -> None:
 
 
 def as_integer(value: object) -> int | None:
-    """Return an integer, also one of NumPy, as a Python integer; None if it is not one."""
+    """Return an integer of Python or NumPy as a Python integer; None for other values."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return None
     try:
@@ -280,9 +280,9 @@ def as_integer(value: object) -> int | None:
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """Return the question whether the most similar name was meant; empty if none is similar.
+    """Return "did you mean ...?" with the most similar name; empty if none is similar.
 
-    Example:
+    Examples:
         >>> did_you_mean("lable", ["label", "x"])
         "did you mean 'label'?"
     """

@@ -1,4 +1,4 @@
-"""The hooks of seqdata: everything that a plugin may implement.
+"""The hooks of seqdata that a plugin may implement.
 
 Project name and entry-point group are both ``seqdata``. A registration hook takes no arguments and
 returns a mapping name -> factory, without doing any work.

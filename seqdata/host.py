@@ -1,8 +1,8 @@
 """The plugin host: from a name to the factory that some plugin registered under it.
 
-A host is an object. It finds installed plugins by their metadata and imports one only when a name
-needs it; a broken one breaks only its own names. The core's own parts come through the same hooks,
-from ``seqdata.builtin``, an entry point that is known in advance.
+A host finds installed plugins by their metadata and imports one only when a name needs it; a broken
+plugin breaks only its own names. The core's own components come through the same hooks, from
+``seqdata.builtin``, an entry point that is known in advance.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class PluginInfo:
         name: Name of its entry point.
         distribution: The installed package that contains it; empty for an object passed in code.
         version: Version of the distribution.
-        module: Where it is imported from.
+        module: Name of its module.
         state: ``built in``, ``installed`` (not imported), ``loaded``, ``off`` (excluded by
             ``SEQDATA_PLUGINS``) or ``broken``.
-        cause: Why it is broken.
+        cause: Error of a broken plugin.
     """
 
     name: str
@@ -65,7 +65,7 @@ class PluginInfo:
 
 
 class PluginHost:
-    """Finds the parts that plugins registered, by kind and name.
+    """Finds the components that plugins registered, by kind and name.
 
     Args:
         plugins: Modules or objects with functions marked by ``seqdata.hookimpl``, in addition to
@@ -84,9 +84,7 @@ class PluginHost:
         self._core = PluginSource.from_entry_point(_CORE)
         self._explicit_sources = [PluginSource.from_object(plugin) for plugin in plugins]
         self._installed: list[PluginSource] = []
-        self._pending_environ: Mapping[str, str] | None = (
-            None  # metadata is slow to read: read when needed
-        )
+        self._pending_environ: Mapping[str, str] | None = None  # until metadata is read, slowly
         self._allowed_names: frozenset[str] = frozenset()
         self._is_discovering = False
         self._claims: tuple[SuffixClaim, ...] | None = None  # read from metadata when needed
@@ -95,7 +93,7 @@ class PluginHost:
 
     @classmethod
     def discover(cls, *, environ: Mapping[str, str] = os.environ) -> Self:
-        """Return a host that knows all installed plugins, by their metadata; it imports none.
+        """Return a host of all installed plugins, found by their metadata without importing them.
 
         Args:
             environ: ``SEQDATA_PLUGINS=a,b`` excludes all but these entry points or distributions;
@@ -110,28 +108,28 @@ class PluginHost:
         """Return the opener of a storage backend.
 
         Raises:
-            PluginError: If no plugin or several offer the name, or the one that does is broken.
+            PluginError: If none or several plugins offer the name, or the plugin is broken.
         """
         opener: Opener = self._require("backend", name)
         return opener
 
     def policy(self, name: str) -> PolicyFactory:
-        """Return the factory of a policy; raises as ``backend`` does."""
+        """Return the factory of a policy; errors are those of ``backend``."""
         factory: PolicyFactory = self._require("policy", name)
         return factory
 
     def collator(self, name: str) -> CollatorFactory:
-        """Return the factory of a collator; raises as ``backend`` does."""
+        """Return the factory of a collator; errors are those of ``backend``."""
         factory: CollatorFactory = self._require("collator", name)
         return factory
 
     def reader(self, name: str) -> Reader:
-        """Return the reader of an input format or of a file ending; raises as ``backend`` does."""
+        """Return the reader of an input format or suffix; errors are those of ``backend``."""
         reader: Reader = self._require("reader", name)
         return reader
 
     def claims(self) -> tuple[SuffixClaim, ...]:
-        """Return the suffixes that installed packages claim for their backends; imports none.
+        """Return the suffixes that installed packages claim for backends, without importing them.
 
         They come from the entry-point group ``seqdata.suffixes``: ``".h5" = "hdf5"``. Packages that
         ``SEQDATA_PLUGINS`` excludes claim nothing.
@@ -149,7 +147,7 @@ class PluginHost:
             return self._claims
 
     def commands(self) -> tuple[CommandClaim, ...]:
-        """Return the commands that installed packages add; imports none.
+        """Return the commands that installed packages add, without importing them.
 
         They come from the entry-point group ``seqdata.commands``: ``hdf5 =
         "seqdata_hdf5:command"``.
@@ -161,13 +159,13 @@ class PluginHost:
             return tuple(claim for claim in found if claim.distribution not in off)
 
     def backend_of_suffix(self, name: str) -> str | None:
-        """Return the backend that an installed package claims a file name's suffix for, if any.
+        """Return the backend for which a package claims the longest suffix of a file name, if any.
 
         Args:
-            name: Of a file, or the path of one; of several suffixes that fit, the longest counts.
+            name: Name or path of a file.
 
         Raises:
-            PluginError: If several packages claim it.
+            PluginError: If several packages claim the suffix.
         """
         matches = [claim for claim in self.claims() if name.lower().endswith(claim.suffix)]
         longest = max((len(claim.suffix) for claim in matches), default=0)
@@ -181,8 +179,7 @@ class PluginHost:
             )
             raise PluginError.at(
                 f"open_store: {name!r}: the suffix {matches[0].suffix!r} is claimed by "
-                f"{claimants}. "
-                f"Pass {alternatives}, or uninstall one of them.",
+                f"{claimants}. Pass {alternatives}, or uninstall one of them.",
                 suffix=matches[0].suffix,
             )
         return matches[0].backend if matches else None
@@ -199,7 +196,7 @@ class PluginHost:
             everywhere: Whether all others are searched; False for names that come from data.
 
         Raises:
-            PluginError: If several plugins offer the name, or the one that does is broken.
+            PluginError: If several plugins offer the name, or the plugin is broken.
         """
         with self._lock:
             core_table = self._core_table(kind)
@@ -214,7 +211,7 @@ class PluginHost:
             return self._select_offer(kind, name)
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of a kind that are known so far, sorted; it imports no plugin."""
+        """Return the known names of a kind, sorted, without importing plugins."""
         with self._lock:
             core_table = self._core_table(kind)
             tables = [
@@ -226,8 +223,8 @@ class PluginHost:
     def plan_ready(self, plan: Plan) -> None:
         """Pass a plan to the observers among the plugins in use, last registered first.
 
-        In use are those that a name needed, that were passed in code, or that ``SEQDATA_PLUGINS``
-        names.
+        Plugins are in use if a name needed them, they were passed in code, or ``SEQDATA_PLUGINS``
+        names them.
 
         Raises:
             PluginError: If an observer fails.
@@ -260,7 +257,7 @@ class PluginHost:
         return [core, *(_make_info(source) for source in self._plugin_sources())]
 
     def check(self) -> list[PluginInfo]:
-        """Import every plugin with all that it offers, and return the listing with their faults."""
+        """Import all plugins with their components, and return the listing with their faults."""
         with self._lock:
             for source in self._plugin_sources():
                 source.load(self._manager)
@@ -320,9 +317,7 @@ class PluginHost:
             modules = " and ".join(f"{s.label} (module {s.module!r})" for s in offers)
             raise PluginError.at(
                 f"{kind} {name!r} is offered by {modules}, but must be by one: uninstall the "
-                "others, "
-                "or "
-                "choose with SEQDATA_PLUGINS",
+                "others, or choose with SEQDATA_PLUGINS",
                 kind=kind,
                 name=name,
             )

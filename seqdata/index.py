@@ -41,8 +41,8 @@ class Copies(NamedTuple):
     """Positions that stand for one sequence.
 
     Attributes:
-        numbers: int64 (n,), how many earlier positions are of the same sequence.
-        firsts: int64 (n,), the first of them.
+        numbers: int64 (n,), number of earlier positions of the same sequence.
+        firsts: int64 (n,), the first position of that sequence.
     """
 
     numbers: NDArray[np.int64]
@@ -81,11 +81,11 @@ class SequenceIndex:
 
     Args:
         lengths_of: Axis -> integer array (sequences,), in timesteps; all of equal size.
-        keys: Names of sequences by number; None: a sequence is named by its number.
+        keys: Returns the names of sequences by index; None: a sequence is named by its index.
         digest: Fingerprint of the data, or a function that returns it; None: made from the lengths.
-        maps: Axis -> how lengths change between what is stored and what is planned.
-        shifts: Axis -> by how much the last of these changes shortens them, for shifted targets.
-        bases: Numbers -> numbers in the data of a view; None without a view.
+        maps: Axis -> named changes from the stored lengths to the planned ones.
+        shifts: Axis -> timesteps that the last of these changes subtracts, for shifted targets.
+        bases: Indices -> indices in the data of a view; None without a view.
         parts: Name -> index of each part of the data, in order, for a mixture; empty for one store.
         read_values: Name of a per-sequence field -> its values; None: only lengths are known.
 
@@ -111,7 +111,9 @@ class SequenceIndex:
             raise ConfigError("index: must have at least one axis, but has none. Pass lengths.")
         sizes = {axis: len(lengths) for axis, lengths in self.lengths_of.items()}
         if len(set(sizes.values())) > 1:
-            raise ConfigError(f"index: axes have {sizes} sequences, but must have equally many.")
+            raise ConfigError(
+                f"index: all axes must have the same number of sequences, but have {sizes}."
+            )
 
     @classmethod
     def from_lengths(
@@ -125,7 +127,7 @@ class SequenceIndex:
             keys: Name of each sequence, for messages.
 
         Raises:
-            ConfigError: If the lengths are not non-negative integers in one dimension.
+            ConfigError: If the lengths are not one-dimensional, non-negative integers.
 
         Examples:
             >>> len(SequenceIndex.from_lengths([3, 1, 2]))
@@ -138,7 +140,7 @@ class SequenceIndex:
 
     @classmethod
     def from_parts(cls, parts: Mapping[str, SequenceIndex]) -> Self:
-        """Return the index of several data sets, one after the other, which a mixture draws from.
+        """Return the index of several data sets, one after the other, for a mixture.
 
         Args:
             parts: Name -> index, at least one.
@@ -214,7 +216,7 @@ class SequenceIndex:
         Args:
             axis: The axis.
             name: Name of the change, for the fingerprint: equal names must mean equal changes.
-            change: int64 (n,) -> int64 (n,), each length by itself.
+            change: Elementwise function of lengths, int64 (n,) -> int64 (n,).
         """
         chain = (*self.maps.get(axis, ()), (name, change))
         parts = {part: index.mapped(axis, name, change) for part, index in self.parts.items()}
@@ -249,10 +251,10 @@ class SequenceIndex:
         return replace(self, maps=maps, shifts=shifts, parts=parts, _memo={})
 
     def select(self, numbers: NDArray[Any]) -> SequenceIndex:
-        """Return the index of some sequences, each as often as its number occurs.
+        """Return the index of some sequences, which may be repeated.
 
         Args:
-            numbers: Integers (m,), numbers of sequences.
+            numbers: Integers (m,), indices of sequences.
         """
         keys, bases, read = self.keys, self.bases, self.read_values
 
@@ -276,7 +278,7 @@ class SequenceIndex:
         )
 
     def values(self, name: str) -> NDArray[Any]:
-        """Return the values of a per-sequence field, (n,): numbers, or ``str``; read once.
+        """Return the values of a per-sequence field, numbers or ``str`` (n,), which are read once.
 
         Raises:
             ConfigError: If only lengths are known, or there is no such field of one value each.
@@ -304,10 +306,10 @@ class SequenceIndex:
         """Return the keys of the random numbers of sequences, which are equal in every view.
 
         Args:
-            numbers: int64 (n,), numbers of sequences.
+            numbers: int64 (n,), indices of sequences.
 
         Returns:
-            The number of earlier positions of the same sequence, int64 (n,), and its number in the
+            The number of earlier positions of the same sequence, int64 (n,), and its index in the
                 data, int64 (n,).
         """
         if self.bases is None or not self.renumbers:
@@ -326,10 +328,10 @@ class SequenceIndex:
         return self.remember("copies", lambda: has_repeats(bases, len(self)))
 
     def find_copies(self, numbers: NDArray[np.int64]) -> Copies:
-        """Return which of these numbers stand for one sequence of the data.
+        """Return the positions of these sequences that are of one sequence of the data.
 
         Args:
-            numbers: int64 (n,), numbers of sequences.
+            numbers: int64 (n,), indices of sequences.
         """
         bases = numbers if self.bases is None else self.bases(numbers)
         is_sorted = bool((bases[1:] >= bases[:-1]).all())
@@ -344,7 +346,7 @@ class SequenceIndex:
         return Copies(copies, firsts)
 
     def names(self, numbers: Sequence[int] | NDArray[np.int64], most: int = 5) -> str:
-        """Return the names of sequences for a message: the first ``most``, and how many more."""
+        """Return the names of the first ``most`` sequences, and the number of others, as text."""
         first = [int(number) for number in numbers[:most]]
         keys = first if self.keys is None else [repr(key) for key in self.keys(first)]
         others = f" and {len(numbers) - most} more" if len(numbers) > most else ""
@@ -353,7 +355,7 @@ class SequenceIndex:
     def remember(self, key: object, make: Callable[[], Value]) -> Value:
         """Return the result of ``make``, which is called once per index and ``key``.
 
-        It is called every time if ``key`` has no hash: a policy of a user's that may be changed.
+        It is called every time if ``key`` has no hash, such as a mutable policy of a user.
         """
         try:
             hash(key)
@@ -368,7 +370,7 @@ class SequenceIndex:
     def fingerprint(self) -> str:
         """Digest of the data and of all changes of its lengths (32 hex digits).
 
-        The manifest's digest if there is one; else made in one pass over the lengths.
+        It is made of the manifest's digest if there is one, else in one pass over the lengths.
         """
         return self.remember("fingerprint", self._compute_fingerprint)
 
@@ -393,7 +395,7 @@ def _as_int64(numbers: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def validate_lengths(lengths: ArrayLike) -> NDArray[Any]:
-    """Return ``lengths`` as an array of non-negative integers in one dimension."""
+    """Return ``lengths`` as a one-dimensional array of non-negative integers."""
     array = np.asarray(lengths)
     if array.size == 0 and array.ndim == 1:
         return array.astype(np.uint32)
@@ -409,7 +411,7 @@ def validate_lengths(lengths: ArrayLike) -> NDArray[Any]:
             if chunk.min() < 0:
                 position = first + int(np.argmin(chunk))
                 raise ConfigError(
-                    f"index: sequence {position} has length {int(chunk.min())}, but must have at "
-                    "least 0. Pass true lengths."
+                    f"index: the length of sequence {position} must be at least 0, but is "
+                    f"{int(chunk.min())}. Pass true lengths."
                 )
     return array

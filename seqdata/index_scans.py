@@ -12,23 +12,23 @@ from seqdata.errors import ConfigError, did_you_mean
 from seqdata.protocols import Column, Store
 
 SCAN_CHUNK = 1 << 16
-"""Sequences that are examined together."""
+"""Number of sequences that are examined together."""
 
 DEFAULT_AXIS = "time"
 
 NumberMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-"""Numbers of sequences -> others, int64 (n,) both."""
+"""Indices of sequences -> other indices, int64 (n,) each."""
 
 
 def count_earlier(bases: NumberMap, count: int) -> NDArray[np.int64] | None:
     """Return the number of earlier positions of the same sequence, int64 (count,).
 
     Args:
-        bases: Position -> number of the sequence in the data.
+        bases: Position -> index of the sequence in the data.
         count: Number of positions.
 
     Returns:
-        None if each occurs once; if numbers are increasing, nothing is sorted or stored.
+        None if each occurs once; if indices are increasing, nothing is sorted or stored.
     """
     if _is_rising(bases, count):
         return None
@@ -50,7 +50,7 @@ def has_repeats(bases: NumberMap, count: int) -> bool:
     """Return whether several positions are of the same sequence.
 
     Args:
-        bases: Position -> number of the sequence in the data.
+        bases: Position -> index of the sequence in the data.
         count: Number of positions.
     """
     last = -1
@@ -92,21 +92,21 @@ def read_values(store: Store, name: str) -> NDArray[Any]:
             "name of another field, or an array."
         )
     axis = DEFAULT_AXIS if DEFAULT_AXIS in store.lengths_of else next(iter(store.lengths_of))
-    parts = [np.empty(0)]
+    chunks = [np.empty(0)]
     for first in range(0, len(store), SCAN_CHUNK):
         numbers = chunk_numbers(first, len(store))
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         column = store.read(spans, [name], axis=axis)[name]
         if isinstance(column, Column):
-            part = np.empty(len(numbers), dtype=column.dtype)
-            column.fill(part, np.arange(len(numbers) + 1), None)
+            chunk = np.empty(len(numbers), dtype=column.dtype)
+            column.fill(chunk, np.arange(len(numbers) + 1), None)
         else:
-            part = np.asarray(column)
-        parts.append(part)
-    return np.concatenate(parts[1:] or parts)
+            chunk = np.asarray(column)
+        chunks.append(chunk)
+    return np.concatenate(chunks[1:] or chunks)
 
 
 def chunk_numbers(first: int, count: int) -> NDArray[np.int64]:
-    """Return the numbers of the chunk that begins with ``first``, of ``count`` sequences."""
+    """Return the indices of the chunk of ``count`` sequences that begins with ``first``."""
     return np.arange(first, min(first + SCAN_CHUNK, count), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Detects files of another project with the same import name in the package's folder.
+"""Detection of files of another project with the same import name in the package's folder.
 
 A package index has a project `seqdata` for genomics. It installs into a folder of the same name,
 and the second to be installed overwrites what both have, above all `__init__.py`.
@@ -20,18 +20,14 @@ _OWN_ATTRIBUTE = "_DEFINED_IN"  # in seqdata's own `__init__.py`
 
 
 def require_own_init() -> None:
-    """Raise ImportError if `seqdata/__init__.py` belongs to another project.
-
-    It looks at a loaded module only.
-    """
+    """Raise ImportError if the loaded `seqdata/__init__.py` belongs to another project."""
     package = sys.modules.get(IMPORT_NAME)
     if package is None or hasattr(package, _OWN_ATTRIBUTE):
         return
     raise ImportError(
         f"{getattr(package, '__file__', None) or IMPORT_NAME}: must be the `__init__.py` of "
-        f"{DISTRIBUTION}, but is "
-        f"of another project of the name {IMPORT_NAME}, installed over it or instead of it. Run "
-        f"{REPAIR_HINT}"
+        f"{DISTRIBUTION}, but is of another project of the name {IMPORT_NAME}, installed over it "
+        f"or instead of it. Run {REPAIR_HINT}"
     )
 
 
@@ -56,7 +52,7 @@ def find_foreign_release() -> str | None:
 
 
 def find_foreign_files() -> list[str]:
-    """Return files of that release in the package's folder, at most five."""
+    """Return files of the other project in the package's folder, at most five."""
     from importlib import metadata
 
     package_dir = os.path.dirname(os.path.abspath(__file__))
@@ -65,5 +61,5 @@ def find_foreign_files() -> list[str]:
     except metadata.PackageNotFoundError:
         return []
     paths = [os.path.abspath(str(file.locate())) for file in known]
-    inside = [place for place in paths if place.startswith(package_dir + os.sep)]
-    return sorted(os.path.relpath(place, os.path.dirname(package_dir)) for place in inside)[:5]
+    inside = [path for path in paths if path.startswith(package_dir + os.sep)]
+    return sorted(os.path.relpath(path, os.path.dirname(package_dir)) for path in inside)[:5]

@@ -33,9 +33,9 @@ class PlanOrigin:
     """Inputs that a plan was made from; used only for a fingerprint or a report.
 
     Attributes:
-        fingerprint: Returns the digest of it.
+        fingerprint: Returns the digest of the inputs.
         report: Returns the report of the batches.
-        order: Order of the epoch in words; None: unknown, or as ``with_table`` is given it.
+        order: Order of the epoch in words; None: unknown, or that of the plan within.
     """
 
     fingerprint: Callable[[], str]
@@ -51,7 +51,8 @@ class Plan:
         spans: int64 (n, 3): sequence, start, stop in timesteps of the planned axis.
         rows: int64 (r+1,), row -> spans; None: each span is a row.
         offsets: int64 (batches+1,), batch -> rows.
-        lanes: 0: a batch belongs to one rank. L > 0: every batch has L rows, dealt to all ranks.
+        lanes: Number of lanes, which are the rows of every batch, divided among all ranks; 0: a
+            batch belongs to one rank.
         overlap: Timesteps at the head of a span that are context, not scored, when start > 0; with
             ``carry`` at the head of a row, in every batch but the first.
         carry: Whether recurrent state is carried over the ends of sequences.
@@ -101,12 +102,12 @@ class Plan:
         """Return a plan whose batches are made when they are asked for.
 
         Args:
-            table: Makes the batches.
+            table: Table that makes the batches.
             origin: Inputs of the plan.
-            lanes: As in ``Plan``; so are the next three.
-            overlap: …
-            carry: …
-            lookahead: …
+            lanes: As in ``Plan``.
+            overlap: As in ``Plan``.
+            carry: As in ``Plan``.
+            lookahead: As in ``Plan``.
         """
         plan = cls.__new__(cls)
         plan._freeze(table, origin, lanes, overlap, carry, lookahead)
@@ -149,20 +150,20 @@ class Plan:
         return self._table.totals(first, stop, self.overlap)
 
     def prepare(self, index: int) -> int:
-        """Plan a batch's block before it is used; return the first batch of the next block."""
+        """Plan the block of a batch before it is used; return the first batch of the next block."""
         return self._table.prepare(index)
 
     def with_lookahead(self, lookahead: int) -> Plan:
-        """Return the same batches, which read ``lookahead`` timesteps past their stops."""
+        """Return the same batches, reading ``lookahead`` timesteps past their stops."""
         plan = Plan.__new__(Plan)
         plan._freeze(self._table, self._origin, self.lanes, self.overlap, self.carry, lookahead)
         return plan
 
     def with_table(self, wrap: Callable[[BatchTable], BatchTable], origin: PlanOrigin) -> Plan:
-        """Return a plan of the batches that ``wrap`` makes of these, for a policy around a policy.
+        """Return a plan whose table wraps that of this plan, for a policy around a policy.
 
         Args:
-            wrap: Called with what makes the batches.
+            wrap: Function of the table that returns the new one.
             origin: Inputs of the new plan.
         """
         if origin.order is None:
@@ -173,38 +174,38 @@ class Plan:
         )  # fmt: skip
 
     def slice(self, first: int, stop: int) -> ArrayTable:
-        """Return batches ``first:stop`` at once; the next ``prepare`` lies after them.
+        """Return batches ``first:stop`` as one table.
 
         Args:
-            first: The first batch.
-            stop: One past the last.
+            first: Index of the first batch.
+            stop: One past the last batch, at most ``prepare(first)``.
         """
         return self._table.slice(first, stop)
 
     def extend(self, first: int, stop: int) -> ArrayTable | None:
-        """Return the same with rows ``lookahead`` longer along a stream, over ends of sequences.
+        """Return batches ``first:stop`` with rows extended by ``lookahead`` along a stream.
 
         None if nothing is read past rows, or every span is extended by itself.
         """
         return self._table.extend(first, stop)
 
     def label_parts(self, indices: Sequence[int]) -> list[PartLabel] | None:
-        """Return which part of a mixture each of these batches is from; None without a mixture."""
+        """Return the part of a mixture of each of these batches; None without a mixture."""
         return self._table.label(indices)
 
     def locate_parts(self, index: int) -> Mapping[str, tuple[int, int]] | None:
-        """Return where the parts of a mixture are before a batch; None without such parts.
+        """Return the positions of a mixture's parts before a batch; None without such parts.
 
         Args:
             index: Index of the batch; ``len()`` for the end of the epoch.
 
         Returns:
-            Name -> the part's own epoch, and the batches of it that came before.
+            Name -> the part's own epoch, and the number of its earlier batches.
         """
         return self._table.locate_parts(index)
 
     def drawn_batch(self, index: int) -> DrawnBatch | None:
-        """Return what tells a batch's draws of one sequence apart; None if each comes once."""
+        """Return the drawn sequences and a batch of them; None if each sequence comes once."""
         return self._table.drawn_batch(index)
 
     def row_weights(self, indices: Sequence[int]) -> NDArray[np.float32] | None:
@@ -212,7 +213,7 @@ class Plan:
         return self._table.row_weights(indices)
 
     def lr_scale(self, index: int) -> float:
-        """Return the length of a batch's chunks over the usual one; 1 where they do not vary."""
+        """Return the ratio of the length of a batch's chunks to the usual one, else 1."""
         return self._table.scale(index)
 
     @property
@@ -232,7 +233,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the plan was made from (32 hex digits): equal plans have equal ones."""
+        """Digest of the inputs of the plan (32 hex digits): equal plans have equal ones."""
         if self._origin is not None:
             return self._origin.fingerprint()
         arrays = self.as_arrays()
@@ -245,18 +246,18 @@ class Plan:
     def order(self) -> str | None:
         """The order of the epoch in words, and the number of ranks its steps are balanced for.
 
-        None where the policy does not say so.
+        None if the policy does not describe it.
         """
         return None if self._origin is None else self._origin.order
 
     @property
     def measures(self) -> BatchMeasures:
-        """The rows and timesteps of each batch; one pass over all batches."""
+        """The rows and timesteps of each batch, computed in one pass over all batches."""
         return measure_batches(self._table)
 
     @property
     def report(self) -> PlanReport:
-        """The effect of the plan on the data; one pass over all batches."""
+        """The effect of the plan on the data, computed in one pass over all batches."""
         return self._origin.report(self._table) if self._origin else make_report(self._table)
 
     def as_arrays(self) -> ArrayTable:

@@ -1,4 +1,4 @@
-"""The arrays behind a plan: which spans make which row, which rows make which batch."""
+"""The arrays behind a plan: spans by row, rows by batch."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class PartLabel(NamedTuple):
     """Origin of a batch of a mixture.
 
     Attributes:
-        part: Name of its part, or of each row's; None without a mixture.
-        epoch: The part's own epoch, from 0, or which draw of its sequence each row is; likewise.
+        part: Name of its part, or a name for each row; None without a mixture.
+        epoch: The part's own epoch, from 0, or the index of each row among the draws of its
+            sequence; None without a mixture.
     """
 
     part: str | list[str] | None
@@ -56,9 +57,9 @@ class DrawnBatch(NamedTuple):
     """A batch of sequences that were drawn, some of them several times.
 
     Attributes:
-        sequences: All that was drawn: position -> length, and what it is in the data.
+        sequences: Index of all drawn sequences, by position.
         spans: int64 (n, 3), the batch's spans with positions in ``sequences``.
-        epoch: What stands for the epoch in random numbers; None: the plan's, or the part's own.
+        epoch: Key of random numbers in place of the epoch; None: the plan's, or the part's own.
         part: The part of a mixture that the sequences are drawn from, by its own policy and seed.
     """
 
@@ -69,7 +70,7 @@ class DrawnBatch(NamedTuple):
 
 
 class BatchTable(ABC):
-    """The source of a plan's batches; what a table has none of has a default."""
+    """The source of a plan's batches; optional members have defaults."""
 
     __slots__ = ()
 
@@ -91,7 +92,7 @@ class BatchTable(ABC):
 
     @abstractmethod
     def prepare(self, number: int) -> int:
-        """Make a batch's block, if it has one; return the first batch after it in another block."""
+        """Make the block of a batch, if it has one; return the first batch of the next block."""
 
     def slice(self, first: int, stop: int) -> ArrayTable:
         """Return batches ``first:stop`` of one run as a table of their own."""
@@ -111,26 +112,26 @@ class BatchTable(ABC):
         return None
 
     def scale(self, number: int) -> float:
-        """Return the length of a batch's chunks over the usual one."""
+        """Return the ratio of the length of a batch's chunks to the usual one."""
         del number
         return 1.0
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
-        """Return where each of these batches is from; None without a mixture."""
+        """Return the part of each of these batches; None without a mixture."""
         del numbers
         return None
 
     def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
-        """Return where the parts of a mixture are before a batch; None without such parts.
+        """Return the positions of a mixture's parts before a batch; None without such parts.
 
         Returns:
-            Name -> the part's own epoch, and the batches of it that came before.
+            Name -> the part's own epoch, and the number of its earlier batches.
         """
         del number
         return None
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:
-        """Return what tells the draws of a sequence apart; None if this batch has none."""
+        """Return the drawn sequences, and a batch as positions among them; None without draws."""
         del number
         return None
 
@@ -165,7 +166,7 @@ class ArrayTable(BatchTable):
         row_offsets = None if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
         if offsets is None:
             raise PlanError(
-                "plan: `offsets` must say where each batch begins, but is None. Pass it."
+                "plan: `offsets` must be the first row of each batch, but is None. Pass it."
             )
         batch_offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         count = len(span_table) if row_offsets is None else len(row_offsets) - 1
@@ -174,7 +175,7 @@ class ArrayTable(BatchTable):
             _check_offsets("rows", row_offsets, len(span_table))
         if (span_table[:, 1] > span_table[:, 2]).any() or (span_table < 0).any():
             raise PlanError(
-                "plan: every span needs 0 <= start <= stop, and a sequence number >= 0."
+                "plan: every span must have 0 <= start <= stop and a sequence of at least 0."
             )
         if lanes and (np.diff(batch_offsets) != lanes).any():
             raise PlanError(f"plan: every batch must have exactly {lanes} rows, one per lane.")
@@ -233,8 +234,8 @@ class ArrayTable(BatchTable):
         """Return every ``stride``-th batch from the first one on.
 
         Args:
-            stride: How many batches lie from one to the next.
-            max_rows: Rows that they have at most; the first one is there whatever it has.
+            stride: Number of batches from one to the next.
+            max_rows: Maximum number of rows of the table; the first batch is always in it.
         """
         starts, stops = self.offsets[:-1:stride], self.offsets[1::stride]
         offsets = offsets_from_sizes(stops - starts)
@@ -250,7 +251,7 @@ class ArrayTable(BatchTable):
         return ArrayTable(self.spans.take(concat_ranges(firsts, rows), axis=0), rows, offsets)
 
     def select_lanes(self, first: int, stop: int, lanes: int) -> ArrayTable:
-        """Return rows ``first:stop`` of every batch, each of which has a row per lane."""
+        """Return lanes ``first:stop`` of every batch, whose rows are the lanes."""
         if stop - first == lanes:
             return self
         count = len(self)
@@ -265,13 +266,13 @@ class ArrayTable(BatchTable):
         return ArrayTable(spans, offsets_from_sizes(sizes[is_selected.reshape(-1)]), offsets)
 
     def cut_rows(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> ArrayTable:
-        """Return the same rows, each cut to some of its timesteps.
+        """Return the same rows, each cut to a range of its timesteps.
 
-        A row that keeps none has an empty span.
+        A row without timesteps has an empty span.
 
         Args:
-            starts: int64 (r,), the first timestep of each row that is kept.
-            stops: int64 (r,), one past the last.
+            starts: int64 (r,), first timestep of each row to keep.
+            stops: int64 (r,), one past the last timestep to keep.
         """
         spans = self.spans.copy()
         if self.rows is None:
@@ -329,11 +330,11 @@ def concat_tables(table: BatchTable) -> ArrayTable:
 
 def join_tables(arrays: Sequence[ArrayTable]) -> ArrayTable:
     """Return the batches of several tables, one after another, as one table."""
-    spans = np.concatenate([part.spans for part in arrays])
+    spans = np.concatenate([table.spans for table in arrays])
     rows = None
     if arrays[0].rows is not None:
-        rows = _concat_offsets([part.rows for part in arrays if part.rows is not None])
-    return ArrayTable(spans, rows, _concat_offsets([part.offsets for part in arrays]))
+        rows = _concat_offsets([table.rows for table in arrays if table.rows is not None])
+    return ArrayTable(spans, rows, _concat_offsets([table.offsets for table in arrays]))
 
 
 def join_rows(
@@ -365,11 +366,11 @@ def _concat_offsets(offset_arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]
 
 
 def concat_ranges(starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of ranges, one range after another.
+    """Return the integers of ranges, one range after another.
 
     Args:
-        starts: int64 (n,), where each range begins.
-        offsets: int64 (n+1,), where each range's numbers lie in the result.
+        starts: int64 (n,), start of each range.
+        offsets: int64 (n+1,), offset of each range in the result, and the end.
     """
     shifts = np.repeat(starts - offsets[:-1], np.diff(offsets))
     return np.arange(int(offsets[-1])) + shifts

@@ -1,4 +1,4 @@
-"""One plugin: where it comes from, and its state.
+"""The source of a plugin, and its state.
 
 A plugin is imported only when the host needs it. Its errors are stored, and raised by the host when
 one of its names is looked up.
@@ -33,7 +33,7 @@ class SuffixClaim:
     """A suffix of files that an installed package claims for its backend.
 
     Attributes:
-        suffix: Lower case, with its dot.
+        suffix: The suffix in lower case, with its dot.
         backend: Name of the backend.
         distribution: The package.
         label: The package and its version, for messages.
@@ -46,7 +46,7 @@ class SuffixClaim:
 
     @classmethod
     def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
-        """Return the claim of an entry point of the group ``seqdata.suffixes``; imports nothing."""
+        """Return the claim of an entry point of ``seqdata.suffixes``, without importing it."""
         name, version = _get_distribution(point)
         return cls(point.name.lower(), point.value, name, f"{name} {version}".strip())
 
@@ -69,13 +69,13 @@ class CommandClaim:
 
     @classmethod
     def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
-        """Return the claim of an entry point of the group ``seqdata.commands``; imports nothing."""
+        """Return the claim of an entry point of ``seqdata.commands``, without importing it."""
         name, version = _get_distribution(point)
         return cls(point.name, point, name, f"{name} {version}".strip())
 
 
 def _get_distribution(point: metadata.EntryPoint) -> tuple[str, str]:
-    """Return name and version of the package of an entry point; empty if there is none."""
+    """Return name and version of the package of an entry point; empty without one."""
     return (point.dist.name, point.dist.version) if point.dist else ("", "")
 
 
@@ -85,13 +85,13 @@ class PluginSource:
     Args:
         name: Name of its entry point.
         load: Returns the module or object with the hooks.
-        distribution: The installed package that brings it; empty for an object given in code.
+        distribution: The installed package that contains it; empty for an object passed in code.
         version: Version of the distribution.
-        module: Where it is imported from.
+        module: Name of its module.
 
     Attributes:
         plugin: The module or object once it is registered, else None.
-        fault: Why it cannot be used; None if it can.
+        fault: Error for which it cannot be used; None: it can.
     """
 
     def __init__(
@@ -154,16 +154,16 @@ class PluginSource:
         return self.name in (base_name, re.split(r"[-.]", base_name, maxsplit=1)[0])
 
     def fault_for_kind(self, kind: str) -> Exception | None:
-        """Return why this plugin cannot offer anything of a kind; None if it can."""
+        """Return the error for which this plugin cannot offer a kind; None without one."""
         return self.fault or self._faults.get(kind)
 
     def fault_for_name(self, kind: str, name: str) -> Exception | None:
-        """Return why this plugin cannot offer ``name``, if the name seems to be its own."""
+        """Return the error for which it cannot offer ``name``, if the name seems to be its own."""
         fault = self.fault_for_kind(kind)
         return fault if self.owns(name) or name in self._claimed_names.get(kind, ()) else None
 
     def load(self, manager: pluggy.PluginManager) -> None:
-        """Import and register it, once; a failure is stored in ``fault``."""
+        """Import and register the plugin once; a failure is stored in ``fault``."""
         if self.is_disabled or self.fault or self.plugin is not None:
             return
         try:
@@ -179,9 +179,9 @@ class PluginSource:
         """Return a loaded plugin's offers of a kind; empty, and the fault recorded, if invalid.
 
         Args:
-            manager: Where the plugin is registered.
+            manager: Plugin manager with the registered plugin.
             kind: One of ``HOOK_BY_KIND``.
-            reserved: Names of the core, which it must not offer.
+            reserved: Names of the core, which plugins must not offer.
         """
         if self.plugin is None:
             return {}
@@ -251,7 +251,7 @@ class PluginSource:
 
 
 class LazyFactories(Mapping[str, Factory]):
-    """The factories of the core by name: each is imported when it is asked for, and not before.
+    """The factories of the core by name, each imported when it is looked up.
 
     Args:
         paths: Name -> ``module:attribute``.
@@ -275,7 +275,7 @@ class LazyFactories(Mapping[str, Factory]):
 
 
 def normalize_name(name: str) -> str:
-    """Return a name in the form in which names that look alike are equal."""
+    """Return a name with all separators as hyphens, so that similar names are equal."""
     head = "." if name.startswith(".") else ""
     return head + name.removeprefix(".").replace("_", "-").replace(".", "-")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The description of a field of a store.
+    """Description of a field of a store.
 
     Attributes:
         dtype: NumPy name of one element (``"float32"``), or ``"str"`` or ``"bytes"``.
@@ -82,7 +82,7 @@ class Column(Protocol):
             out: (timesteps, *shape), C-contiguous, of the column's dtype.
             bounds: int64 (n+1,), non-decreasing: piece i goes to ``out[bounds[i]:]``, and the rest
                 up to ``bounds[i+1]`` is padding.
-            padding: The bytes of one element of padding; None: zeros.
+            padding: Bytes of one element of padding; None: zeros.
 
         Raises:
             DataError: If a piece's recorded offsets or checksum are wrong; it names the sequence.
@@ -127,17 +127,17 @@ class Store(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of lengths, ids, schema and content (32 hex digits), made without reading data."""
+        """Digest of lengths, ids, schema and content (32 hex digits); no data is read for it."""
         ...
 
     def __len__(self) -> int: ...
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of *base* sequences, the numbers in ``batch.ids``."""
+        """Return the ids of *base* sequences by their indices, as in ``batch.ids``."""
         ...
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers in the base store; unchanged if the store is not a view."""
+        """Return the indices in the base store; unchanged if the store is not a view."""
         ...
 
     def read(
@@ -163,7 +163,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class SupportsParts(Protocol):
-    """A store of several named stores, one after the other: what a mixture draws from."""
+    """A store of several named stores, one after the other, for mixtures."""
 
     @property
     def parts(self) -> Mapping[str, Store]:
@@ -171,12 +171,12 @@ class SupportsParts(Protocol):
         ...
 
     def own_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers that sequences have in the base stores of their parts, int64 (n,)."""
+        """Return the indices of sequences in the base stores of their parts, int64 (n,)."""
         ...
 
 
 class Policy(Protocol):
-    """A batching policy: a frozen dataclass that uses lengths only."""
+    """A batching policy: a frozen dataclass that plans by lengths only."""
 
     @property
     def axis(self) -> str:
@@ -199,12 +199,12 @@ class Policy(Protocol):
 class Collator(Protocol):
     """Lays out the columns of one batch as tensors, each filled once; it reads nothing.
 
-    A padded one that pads to another width than the longest row sets ``batch.padded_length`` to it,
-    since masks follow it. In its tests ``batch.validate()`` names what does not fit.
+    A collator that pads to another width than that of the longest row sets ``batch.padded_length``
+    to it, since masks follow it. In tests ``batch.validate()`` finds attributes that do not fit.
     """
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
-        """Fill ``batch.data``; the metadata of its rows exist already. Return the batch."""
+        """Fill ``batch.data`` and return the batch, whose metadata exists already."""
         ...
 
 
@@ -236,7 +236,7 @@ class SupportsIndexing(Protocol):
         executor: Executor | None = None,
         progress: bool | None = None,
     ) -> Mapping[str, Any]:
-        """Build the indexes of files without one, or of all; return facts for messages and JSON.
+        """Build missing indexes, or all of them; return details for messages and JSON.
 
         Raises:
             DataError: If the data cannot be indexed.
@@ -255,9 +255,9 @@ class SupportsAudit(Protocol):
 
         Args:
             location: The data set.
-            shard: The number of one shard; None for all.
+            shard: Index of one shard; None: all.
             repair: Whether to rebuild indexes that are missing, damaged or of other data.
-            on_progress: Called with bytes that were looked at, from any thread.
+            on_progress: Called with the number of bytes checked, from any thread.
         """
         ...
 

@@ -21,7 +21,7 @@ class RandomStreams:
     """Generators of a model's random numbers, the same after every resume.
 
     Args:
-        seed: In ``[0, 2**64)``.
+        seed: Seed in ``[0, 2**64)``.
         device: Device on which tensors are drawn.
 
     Raises:
@@ -53,7 +53,7 @@ class RandomStreams:
 
         Args:
             epoch: Epoch of the batch.
-            step: Number of the batch.
+            step: Index of the batch.
             lanes: Lanes of its rows, ``batch.lanes``; or ``batch.ids`` of a batch without lanes.
         """
         return [self._make_generator(Purpose.PER_LANE, epoch, step, int(lane)) for lane in lanes]

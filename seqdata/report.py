@@ -1,4 +1,4 @@
-"""The effect of a plan on the data: figures per batch; items dropped, split or truncated."""
+"""The effect of a plan on the data: sizes of batches, and sequences that are not planned whole."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class PlanReport:
         sequences: Number of planned sequences, each counted once.
         timesteps: Number of planned real timesteps.
         padded: Timesteps after padding each batch to its longest row.
-        dropped: int64, numbers of the sequences that are left out (too long, or empty).
-        split: int64, numbers of the sequences that are cut into several spans.
-        truncated: int64, numbers of the sequences whose end (or with ``keep="last"`` beginning) is
+        dropped: int64, indices of the sequences that are left out (too long, or empty).
+        split: int64, indices of the sequences that are cut into several spans.
+        truncated: int64, indices of the sequences whose end (or with ``keep="last"`` beginning) is
             left out.
-        worst: Number of the most expensive batch; -1 without batches.
-        worst_rows: Its rows.
-        worst_length: Timesteps of its longest row.
-        repeats: Number of rows whose sequence is in another row of their batch, before them.
+        worst: Index of the most expensive batch; -1 without batches.
+        worst_rows: Number of rows of that batch.
+        worst_length: Timesteps of the longest row of that batch.
+        repeats: Number of rows whose sequence is in an earlier row of their batch.
     """
 
     sequences: int
@@ -44,13 +44,13 @@ class PlanReport:
 
     @property
     def waste(self) -> float:
-        """Timesteps after padding per real timestep; 1.0 is none."""
+        """Ratio of timesteps after padding to real timesteps; 1.0 without padding."""
         return self.padded / self.timesteps if self.timesteps else 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchMeasures:
-    """The sizes of each batch, int64 (batches,) each.
+    """Sizes of all batches, int64 (batches,) each.
 
     Attributes:
         rows: Number of rows.
@@ -102,27 +102,27 @@ def make_report(table: BatchTable) -> PlanReport:
 def count_repeats(
     table: BatchTable, bases: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
 ) -> int:
-    """Count the spans whose sequence occurs before them in their batch; one pass over all batches.
+    """Return the number of spans whose sequence occurs earlier in their batch.
 
     Args:
-        table: The batches.
-        bases: Numbers of sequences -> those in the data; None: the same.
+        table: The batches, which are read once.
+        bases: Indices of sequences -> indices in the data; None: the same.
     """
     repeats = 0
-    for part in table.tables():
-        offsets = part.offsets if part.rows is None else part.rows[part.offsets]
-        numbers = part.spans[:, 0] if bases is None else bases(part.spans[:, 0])
-        batches = np.repeat(np.arange(len(part)), np.diff(offsets))
+    for arrays in table.tables():
+        offsets = arrays.offsets if arrays.rows is None else arrays.rows[arrays.offsets]
+        numbers = arrays.spans[:, 0] if bases is None else bases(arrays.spans[:, 0])
+        batches = np.repeat(np.arange(len(arrays)), np.diff(offsets))
         keys = np.sort(batches * (int(numbers.max(initial=0)) + 1) + numbers)
         repeats += int(np.count_nonzero(keys[1:] == keys[:-1]))
     return repeats
 
 
 def _count_sequences(table: BatchTable) -> int:
-    """Count the sequences of a table; idle lanes have none."""
+    """Return the number of sequences of a table, without the empty spans of idle lanes."""
     is_used = np.zeros(0, dtype=np.bool_)
-    for part in table.tables():
-        numbers = part.spans[part.spans[:, 1] < part.spans[:, 2], 0]
+    for arrays in table.tables():
+        numbers = arrays.spans[arrays.spans[:, 1] < arrays.spans[:, 2], 0]
         missing = int(numbers.max(initial=-1)) + 1 - len(is_used)
         if missing > 0:
             is_used = np.concatenate([is_used, np.zeros(missing, dtype=np.bool_)])

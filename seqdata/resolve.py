@@ -1,4 +1,4 @@
-"""Resolves what users pass: data to stores, names to policies and collators.
+"""Resolution of arguments of users: of data to stores, of names to policies and collators.
 
 Loader, DataModule, the functions of ``seqdata.api`` and the command begin here. Users pass names,
 locations, stores, Datasets, tables or lists.
@@ -57,21 +57,21 @@ def resolve_store(
     axes: Axes | None = None,
     host: PluginHost | None = None,
 ) -> SequenceStore:
-    """Return the store of anything that a user may pass as data.
+    """Return the store of data that a user passes.
 
     Args:
         data: A location, a store, or a list of these; sequences in memory: a list of arrays (field
             ``x``), tuples or dicts, or a pandas, Polars or Arrow table; or, with ``lengths``, a
             map-style Dataset.
         lengths: Timesteps of each item of a Dataset, or a function that returns them.
-        names: Names of the parts of its items, if they are tuples of as many parts.
+        names: Names of the elements of items, if these are tuples of the same length.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
         order: The column by which the rows of a group are sorted; None: they are in order.
         axes: For data in memory: field -> axis.
         host: The plugin host that finds a backend.
 
     Raises:
-        ConfigError: If it is none of these, or ``lengths`` or ``group`` do not go with it.
+        ConfigError: If the data is none of these, or ``lengths`` or ``group`` do not fit it.
     """
     if _is_loader(data):
         raise ConfigError(
@@ -114,8 +114,8 @@ def resolve_parts(
     """Return named data as the parts of one store, for a policy that draws from them.
 
     Args:
-        data: Name -> whatever ``resolve_store`` takes.
-        policy: That is to draw from them.
+        data: Name -> data that ``resolve_store`` takes.
+        policy: Policy that draws from the parts.
         lengths: Lengths of the items of Datasets: name -> lengths, or a function of an item.
         names: As in ``resolve_store``.
 
@@ -146,7 +146,7 @@ def resolve_rows(
     """Return data in memory as a writer takes it, with its axes; anything else unchanged.
 
     Raises:
-        ConfigError: If ``group`` or ``order`` does not go with it.
+        ConfigError: If ``group`` or ``order`` does not fit the data.
     """
     if group is not None or order is not None:
         return group_rows(data, group, order, axes)
@@ -242,14 +242,14 @@ def open_location(
         location: A path or a URL.
         backend: Name of a backend, a ``FileFormat``, or a function that opens a location; None:
             found from the location.
-        verify: When checksums of the data are compared.
+        verify: Time at which checksums of the data are compared.
         schema: Types of fields, for backends that need them.
         index: ``"build"``: build the index that a backend needs, if it is missing.
-        remote: How a URL is read.
-        host: Where names are looked up; None: the installed plugins.
+        remote: Access to a URL.
+        host: The plugin host that finds names; None: the installed plugins.
 
     Raises:
-        ConfigError: If nothing is there, or an argument is invalid.
+        ConfigError: If there is no such data, or an argument is invalid.
         PluginError: If the backend is not installed or broken.
         DataError: If the data is incomplete.
     """
@@ -278,7 +278,7 @@ def group_rows(
     axes: Axes | None,
     host: PluginHost | None = None,
 ) -> tuple[Iterator[Any], Axes | None]:
-    """Return a sequence for the rows of each value of a column, and the axes of fields.
+    """Return an iterator over the sequences of a table's groups, and the axes of fields.
 
     Args:
         data: A table, in memory or in files.
@@ -288,7 +288,7 @@ def group_rows(
         host: The plugin host that finds readers.
 
     Raises:
-        ConfigError: If this is not a table, or there is no such column.
+        ConfigError: If the data is not a table, or there is no such column.
     """
     refuse_order_alone(order, group)
     single = [name for name, axis in (axes or {}).items() if axis is None]
@@ -350,7 +350,7 @@ def are_locations(data: object) -> bool:
 
 
 def is_map_style(data: Any) -> bool:
-    """Return whether data has a length and items by number, and is not of a known type."""
+    """Return whether data has a length and items by index, and is not of a known type."""
     if find_missing_members(data, ("__getitem__", "__len__")) or is_store(data):
         return False
     return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_table(data))
@@ -393,7 +393,7 @@ def _is_loader(data: Any) -> bool:
 
 
 def _needs_lengths(data: Any) -> bool:
-    """Return whether map-style data cannot be read into memory: torch's, or not iterable."""
+    """Return whether map-style data needs ``lengths``: a torch Dataset, or not iterable."""
     torch_like = any(base.__module__ == _TORCH_DATASET for base in type(data).__mro__)
     return torch_like or not isinstance(data, Iterable)
 

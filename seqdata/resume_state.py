@@ -1,7 +1,7 @@
 """The state that a Loader or a DataModule saves, and the checks of a loaded state.
 
-It has a few primitives, equal on every rank: a position in the plan, what the plan depends on and,
-for a fit with the Trainer, how it counted its steps.
+It has a few primitives, equal on every rank: a position in the plan, the inputs of the plan and,
+for a fit with the Trainer, the settings by which it counted its steps.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class EpochProgress:
     """The progress of an epoch. It is separate from the iterator, so it holds no thread or worker.
 
     Attributes:
-        epoch: Number of the epoch.
+        epoch: Index of the epoch.
         share: This rank's steps of the epoch.
-        step: The step to deliver next; after an error, the step that failed.
-        is_inspection: Whether the batches are only inspected: a segment does not begin by that.
+        step: Index of the step to deliver next; after an error, of the step that failed.
+        is_inspection: Whether the batches are only inspected, which begins no segment.
     """
 
     epoch: int
@@ -68,22 +68,22 @@ class EpochProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeState:
-    """The position of a Loader, and what its plan depends on.
+    """The position of a Loader, and the inputs of its plan.
 
     Attributes:
         epoch: Epoch of the plan.
-        position: Batches of that plan that all ranks have trained.
+        position: Number of batches of that plan that all ranks have trained.
         fingerprint: Fingerprint of that plan.
         data: Fingerprint of the data.
-        policy: The policy, as text.
+        policy: The policy, as a string.
         seed: Seed of the order.
-        shift: Timesteps between inputs and targets.
-        world_size: Data-parallel ranks of the run that saved it.
-        transform: Its name and a digest of its code; None if the state does not have it.
-        weights: Digest of the weights that the run has set; None if it has set none.
-        parts: What the parts of a mixture are and where, as text; None without a mixture.
-        balance_ranks: Ranks that the steps of the epoch are balanced for, those with which it began
-            or the batches of an update; None in states of plan version 1.
+        shift: Number of timesteps between inputs and targets.
+        world_size: Number of data-parallel ranks of the run that saved it.
+        transform: Name of the transform and a digest of its code; None: not in the state.
+        weights: Digest of the weights that the run has set; None: it has set none.
+        parts: Digests and positions of the parts of a mixture, as a string; None without one.
+        balance_ranks: Number of ranks that the steps of the epoch are balanced for, those with
+            which it began or the batches of an update; None in states of plan version 1.
         plan_version: Version of the rules by which plans are made; None: 1.
     """
 
@@ -132,7 +132,7 @@ class ResumeState:
         """Return a saved state.
 
         Raises:
-            ResumeError: If another release wrote it, or it is damaged.
+            ResumeError: If the state is of another version, or damaged.
         """
         version = state.get("version") if isinstance(state, Mapping) else repr(state)
         if type(version) is not int or version != STATE_VERSION:
@@ -164,7 +164,7 @@ class ResumeState:
         """Return the state of a position.
 
         Args:
-            described: What the plan depends on: ``describe()`` of the engine.
+            described: Inputs of the plan: ``describe()`` of the engine.
             start: The position.
             fingerprint: Fingerprint of the plan of its epoch.
             **more: The other attributes.
@@ -183,16 +183,16 @@ class ResumeState:
 
     @classmethod
     def shorten_policy(cls, text: str) -> str:
-        """Return the text of a policy for a state: a long text is cut and has a digest."""
+        """Return the string of a policy for a state; a long one is cut, with a digest."""
         if len(text) <= cls._MAX_POLICY:
             return text
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         return cls._SHORT_POLICY.format(start=text[: cls._MAX_POLICY], digest=digest)
 
     def check_plan_version(self) -> None:
-        """Raise ResumeError if the plan of the state was made by other rules than those of today.
+        """Raise ResumeError if the plan of the state was made by the rules of another version.
 
-        What the order of batches is has changed, so that an epoch cannot be continued.
+        The order of batches has changed, so that an epoch cannot be continued.
         """
         saved = self.plan_version or 1
         if saved != PLAN_VERSION:
@@ -209,10 +209,10 @@ class ResumeState:
 
         Args:
             current: The state of the same position, with the current data and policy.
-            may_change: What may change where an epoch begins.
+            may_change: Names of the inputs that may change where an epoch begins.
 
         Raises:
-            ResumeError: If they differ; it names what does.
+            ResumeError: If the plans differ; it names the changed inputs.
         """
         changed = self.find_changes(current)
         if changed:
@@ -231,7 +231,7 @@ class ResumeState:
             batches: Number of batches of the state's epoch.
 
         Raises:
-            ResumeError: If it is after the last one.
+            ResumeError: If it is after the last batch.
         """
         if self.position > batches:
             raise ResumeError(
@@ -240,15 +240,15 @@ class ResumeState:
             )
 
     def find_changes(self, current: ResumeState) -> list[str]:
-        """Return the names of what the plan depends on that has changed.
+        """Return the names of the inputs of the plan that have changed.
 
-        The digest of the data is of its lengths as planned: another shift changes it, too.
+        The digest of the data is that of planned lengths, which another shift changes as well.
         """
         changed = [name for name in _PLAN_KEYS if getattr(self, name) != getattr(current, name)]
         return [name for name in changed if name != "data"] if "shift" in changed else changed
 
     def describe_differences(self, current: ResumeState, changed: Sequence[str]) -> str:
-        """Return what was and what is of the names in ``changed``, for messages."""
+        """Return the saved and the current values of changed inputs, for messages."""
         return "; ".join(
             f"`{name}` was {_format_value(getattr(self, name))}, "
             f"but is {_format_value(getattr(current, name))}"
@@ -279,11 +279,11 @@ class ResumeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitState(ResumeState):
-    """The position of a fit, what its plan depends on, and how it counted its steps.
+    """The position of a fit, the inputs of its plan, and the settings by which it counted steps.
 
     Attributes:
-        tail: What happens in the last uneven step.
-        accumulate: Steps of one optimizer update in that run.
+        tail: Treatment of ranks without a batch in the last step.
+        accumulate: Number of steps of an optimizer update in that run.
         errors: Number of errors in the data that all ranks have skipped.
     """
 

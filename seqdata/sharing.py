@@ -23,13 +23,13 @@ from seqdata.plan_table import ArrayTable, PlanBatch
 class World:
     """A rank, and the number of ranks, of a data-parallel world.
 
-    The processes of a ring share a rank: each receives a part of the timesteps of the same rows.
+    The processes of a ring share a rank: each receives a time part of the same rows.
 
     Args:
-        rank: Number of this rank along the data-parallel dimension, from 0.
+        rank: Index of this rank along the data-parallel dimension, from 0.
         size: Number of data-parallel ranks.
-        time_part: Index of the part of each row's timesteps that this process receives, from 0.
-        time_parts: Number of parts; 1: rows are whole.
+        time_part: Index of the time part of each row that this process receives, from 0.
+        time_parts: Number of time parts; 1: rows are whole.
 
     Raises:
         ConfigError: If ``rank`` is not in ``[0, size)``, or ``time_part`` not in ``[0,
@@ -84,10 +84,10 @@ class World:
         return f"World(rank={self.rank}, size={self.size}{part if self.time_parts > 1 else ''})"
 
     def time_bounds(self, lengths: Any) -> tuple[Any, Any]:
-        """Return where this process's part of rows begins and ends in them.
+        """Return start and stop of this process's time part of rows.
 
-        The parts of a row are contiguous, and as equal as can be: a row with fewer timesteps than
-        there are parts has empty ones.
+        The time parts of a row are contiguous, and differ by at most one timestep: a row with fewer
+        timesteps than there are time parts has empty ones.
 
         Args:
             lengths: Timesteps of rows: an integer, or an array or tensor of integers.
@@ -115,17 +115,17 @@ Tail = Literal["fill", "drop", "repeat"]
 
 
 class Step(NamedTuple):
-    """The part of one rank in one step.
+    """The work of one rank in one step.
 
     Attributes:
-        number: Batch of the plan; for a filler, the step's first batch.
+        number: Index of the batch in the plan; of a dummy row, that of the step's first batch.
         spans: int64 (n, 3): sequence, start, stop in timesteps.
         rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
-        weights: float32 (r,); 0 for a filler or an idle row.
+        weights: float32 (r,), weight of each row; 0 for a dummy or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (r,), lane of each row; None without lanes.
-        extended: The rows extended along a stream by what is read past them; None if spans are
-            extended one by one.
+        extended: The rows extended along a stream by the timesteps read past them; None if spans
+            are extended one by one.
     """
 
     number: int
@@ -138,17 +138,18 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Work of one rank in consecutive steps.
+    """The work of one rank in consecutive steps.
 
     Attributes:
-        numbers: Batch of the plan of each step; of a filler, its step's first batch.
+        numbers: Index of the batch of each step in the plan; of a dummy row, that of its step's
+            first batch.
         table: A batch for each step.
         extended: The rows extended along a stream; None if spans are extended one by one.
-        weights: float32 (r,), of the rows of all steps; 0 for a filler or an idle row.
+        weights: float32 (r,), weights of the rows of all steps; 0 for a dummy or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (l,), lane of each row of every step; None without lanes.
-        uncut_rows: The steps with whole rows, where these hold a part of each row's timesteps.
-        skipped: int64 (r,), timesteps of each row before its part; None: rows are whole.
+        uncut_rows: The steps with whole rows, if these have a time part of each row.
+        skipped: int64 (r,), timesteps of each row before its time part; None: rows are whole.
     """
 
     numbers: Sequence[int]
@@ -177,10 +178,10 @@ class Steps(NamedTuple):
         return Step(self.numbers[i], spans, rows, weights, lengths, self.lanes, extended)
 
     def cut_time(self, world: World) -> Steps:
-        """Return the same rows with the part of each one's timesteps that a process receives.
+        """Return the steps with the time part of each row that a process receives.
 
         Args:
-            world: Says which part.
+            world: The rank, with its time part.
         """
         if world.time_parts == 1:
             return self
@@ -196,13 +197,12 @@ class Steps(NamedTuple):
 
 
 def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> RankPlan:
-    """Return the part of a plan that one rank owns.
+    """Return the share of one rank in a plan.
 
     Args:
         plan: Plan of one epoch, for any world.
-        world: The rank and the number of ranks; of a ring, the part of each row's timesteps.
-        first: Batches of the plan that all ranks together have trained in this epoch (0: from the
-            start).
+        world: The rank and the number of ranks; of a ring, also the time part of each row.
+        first: Number of batches of the plan that all ranks together have trained in this epoch.
         tail: Treatment of ranks without a batch in the last step. ``fill``: row 0 of the step's
             first batch with weight 0; ``drop``: the last uneven step is left out; ``repeat``: batch
             ``i mod batches`` again, with weight 1.
@@ -215,28 +215,29 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
         PlanError: If ``first`` is outside the plan, or ``drop`` would leave no step.
         ConfigError: If ``tail`` is none of these.
 
-    Example (9 batches, 2 ranks; numbers are batches, f is filler):
+    Example (9 batches, 2 ranks; numbers are batches, d is a dummy row):
         step     0  1  2  3  4
         rank 0   0  2  4  6  8
-        rank 1   1  3  5  7  f
+        rank 1   1  3  5  7  d
     """
     if tail not in get_args(Tail):
         raise ConfigError(must_be("share: `tail`", "'fill', 'drop' or 'repeat'", f"{tail!r}"))
     count = len(plan)
     if not 0 <= first <= count:
         raise PlanError(
-            f"share: `first` is {first}, but the plan has {count} batches. The state belongs to "
-            "another data set, policy or seed"
+            f"share: `first` must be in [0, {count}], the batches of the plan, but is {first}. The "
+            "state belongs to another data set, policy or seed."
         )
     if tail == "drop" and not plan.lanes and 0 < count < world.size:
         raise PlanError(
-            f"share: `tail`='drop' leaves out all {count} batches on {world.size} ranks. Use "
-            "'fill' or 'repeat', fewer ranks or smaller batches"
+            f"share: `tail`='drop' must leave at least one step, but leaves out all {count} "
+            f"batches on {world.size} ranks. Use 'fill' or 'repeat', fewer ranks or smaller "
+            "batches."
         )
     if plan.lanes % world.size:
         warnings.warn(
             f"share: {plan.lanes} lanes on {world.size} ranks: the load is uneven. Use a "
-            f"multiple of {world.size}",
+            f"multiple of {world.size}.",
             SeqDataWarning,
             stacklevel=2,
         )
@@ -246,7 +247,7 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
 
 
 def count_steps(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
-    """Return the number of steps of an epoch of ``batches``."""
+    """Return the number of steps of an epoch of ``batches`` batches."""
     if lanes:
         return batches
     return batches // world.size if tail == "drop" else -(-batches // world.size)
@@ -260,10 +261,10 @@ class RankPlan:
         plan: The whole plan.
         world: The rank and the number of ranks.
         tail: Treatment of ranks without a batch in the last step.
-        first: Batches of the plan trained before ``first_step``.
-        first_step: The step at which the epoch continues.
-        steps: Steps of the whole epoch, ``len()``.
-        stride: Batches of the plan that a step takes.
+        first: Number of batches of the plan that are trained before ``first_step``.
+        first_step: Index of the step at which the epoch continues.
+        steps: Number of steps of the whole epoch, ``len()``.
+        stride: Number of batches of the plan per step.
     """
 
     plan: Plan
@@ -287,7 +288,7 @@ class RankPlan:
         return min(len(self.plan), self._first_batch(step))
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
-        """Return scored timesteps and rows of weight > 0 of steps ``first:stop``, all ranks."""
+        """Return scored timesteps and rows of weight > 0 of steps ``first:stop`` of all ranks."""
         if self.plan.lanes:  # a step is a batch
             return self.plan.totals(max(0, first), min(self.steps, stop))
         count = len(self.plan)
@@ -307,8 +308,8 @@ class RankPlan:
         """Return a step and some of the next ones, as far as they are prepared.
 
         Args:
-            step: The first step.
-            max_rows: Most rows, if there are several steps.
+            step: Index of the first step.
+            max_rows: Maximum number of rows, if there are several steps.
 
         Raises:
             IndexError: If the share does not have the step.
@@ -316,8 +317,7 @@ class RankPlan:
         if not self.first_step <= step < self.steps:
             raise IndexError(
                 f"share: `step` must be in [{self.first_step}, {self.steps}), but is {step}. It "
-                "was "
-                "trained before this share began, or is past the end of the epoch."
+                "was trained before this share began, or is past the end of the epoch."
             )
         return self._whole_steps_from(step, max_rows).cut_time(self.world)
 
@@ -329,15 +329,15 @@ class RankPlan:
             return self._lane_steps(number, stop)
         own = number + self.world.rank
         if own < len(plan):
-            return self._dealt_steps(own, min(self.steps - step, max_rows), max_rows)
+            return self._batch_steps(own, min(self.steps - step, max_rows), max_rows)
         if self.tail == "repeat":
-            return self._dealt_steps(own % len(plan), 1, 1)
-        return Steps.from_step(_make_filler(number, plan.batch(number), None))
+            return self._batch_steps(own % len(plan), 1, 1)
+        return Steps.from_step(_make_dummy_step(number, plan.batch(number), None))
 
     def _first_batch(self, step: int) -> int:
         return self.first + (step - self.first_step) * self.stride
 
-    def _dealt_steps(self, number: int, max_steps: int, max_rows: int) -> Steps:
+    def _batch_steps(self, number: int, max_steps: int, max_rows: int) -> Steps:
         """Return the steps of batch ``number`` and every ``stride``-th batch after it."""
         stride = self.stride
         if max_steps == 1:
@@ -356,7 +356,7 @@ class RankPlan:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)
         first, last = rank * lanes // size, (rank + 1) * lanes // size
         if first == last:
-            return Steps.from_step(self._lane_filler(number))
+            return Steps.from_step(self._make_dummy_lane(number))
         table, extended = self.plan.slice(number, stop), self.plan.extend(number, stop)
         own_table = table.select_lanes(first, last, lanes)
         if extended is not None:
@@ -366,14 +366,13 @@ class RankPlan:
         numbers = range(number, stop)
         return Steps(numbers, own_table, extended, weights, lengths, np.arange(first, last))
 
-    def _lane_filler(self, number: int) -> Step:
-        filler = _make_filler(number, self.plan.batch(number), np.zeros(1, dtype=np.int64))
+    def _make_dummy_lane(self, number: int) -> Step:
+        lane = np.zeros(1, dtype=np.int64)
+        dummy = _make_dummy_step(number, self.plan.batch(number), lane)
         extended = self.plan.extend(number, number + 1)
-        return (
-            filler if extended is None else filler._replace(extended=extended.batch(0).slice(0, 1))
-        )
+        return dummy if extended is None else dummy._replace(extended=extended.batch(0).slice(0, 1))
 
 
-def _make_filler(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> Step:
+def _make_dummy_step(number: int, batch: PlanBatch, lanes: NDArray[np.int64] | None) -> Step:
     row = batch.slice(0, 1)
     return Step(number, row.spans, row.rows, np.zeros(1, dtype=np.float32), row.lengths, lanes)

@@ -172,5 +172,5 @@ def test_the_fingerprint_of_a_copy_is_not_asked_in_workers(is_copied):
     store = OwnStore(DatasetStore.of(Pairs(), range(2, 10)))
     store.is_copied_to_workers = is_copied
     loader = Loader(store, Fixed(4), prefetch=0)
-    found = collect_fingerprints(loader._engine._pipeline_parts.fetcher)
+    found = collect_fingerprints(loader._engine._components.fetcher)
     assert found == ([] if is_copied else [store.fingerprint])

@@ -32,13 +32,13 @@ def test_a_negative_length_is_refused_by_number():
     lengths = np.ones(SCAN_CHUNK + 10, dtype=np.int64)
     lengths[SCAN_CHUNK + 3] = -4
     with pytest.raises(
-        ConfigError, match=f"sequence {SCAN_CHUNK + 3} has length -4, but must have at least 0"
+        ConfigError, match=f"the length of sequence {SCAN_CHUNK + 3} must be at least 0, but is -4"
     ):
         validate_lengths(lengths)
 
 
 def test_axes_with_unequal_numbers_of_sequences_are_refused():
-    with pytest.raises(ConfigError, match="must have equally many"):
+    with pytest.raises(ConfigError, match="must have the same number of sequences, but have"):
         SequenceIndex({"time": np.ones(2, int), "text": np.ones(3, int)})
 
 

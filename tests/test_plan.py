@@ -43,7 +43,7 @@ def test_a_batch_that_is_not_there_is_refused(number):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "`offsets` must say where each batch begins"),
+        ({}, "`offsets` must be the first row of each batch"),
         ({"offsets": [0, 3]}, "`offsets` must begin with 0 and end with 4"),
         ({"offsets": [1, 4]}, "`offsets` must begin with 0 and end with 4"),
         ({"offsets": [0, 3, 2, 4]}, "`offsets` must be non-decreasing"),
@@ -59,7 +59,7 @@ def test_arrays_that_do_not_fit_are_refused(arguments, message):
 
 
 def test_a_span_that_ends_before_it_starts_is_refused():
-    with pytest.raises(PlanError, match="every span needs 0 <= start <= stop"):
+    with pytest.raises(PlanError, match="every span must have 0 <= start <= stop"):
         Plan([[0, 3, 2]], offsets=[0, 1])
 
 

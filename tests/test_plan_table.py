@@ -129,10 +129,10 @@ def test_tables_of_nothing_join_to_nothing():
 @pytest.mark.parametrize(
     ("spans", "rows", "offsets", "lanes", "said"),
     [
-        ([(0, 0, 1)], None, None, 0, "`offsets` must say where each batch begins, but is None"),
+        ([(0, 0, 1)], None, None, 0, "`offsets` must be the first row of each batch, but is None"),
         ([(0, 0, 1)], None, [0, 2], 0, "`offsets` must begin with 0 and end with 1"),
         ([(0, 0, 1)] * 2, [0, 3, 2], [0, 2], 0, "`rows` must be non-decreasing"),
-        ([(0, 2, 1)], None, [0, 1], 0, "every span needs 0 <= start <= stop"),
+        ([(0, 2, 1)], None, [0, 1], 0, "every span must have 0 <= start <= stop"),
         ([(0, 0, 1)], None, [0, 1], 2, "every batch must have exactly 2 rows, one per lane"),
         ([(0, 0, 1)], None, [0, 0, 1], 0, "batch 0 must have at least one row, but has none"),
     ],

@@ -31,18 +31,18 @@ def test_batches_are_dealt_in_turn_and_the_tail_is_filled():
     assert numbers(nine(), World(1, 2)) == [(k, True) for k in (1, 3, 5, 7)] + [(8, False)]
 
 
-def test_a_filler_is_row_0_of_the_steps_first_batch_with_weight_0():
-    filler = share(nine(), World(1, 2))[4]
-    assert filler.spans.tolist() == [[16, 0, 9]]
-    assert filler.weights.tolist() == [0.0]
-    assert filler.weights.dtype == np.float32
+def test_a_dummy_row_is_row_0_of_the_steps_first_batch_with_weight_0():
+    dummy = share(nine(), World(1, 2))[4]
+    assert dummy.spans.tolist() == [[16, 0, 9]]
+    assert dummy.weights.tolist() == [0.0]
+    assert dummy.weights.dtype == np.float32
 
 
-def test_a_filler_of_a_row_of_several_spans_has_them_all():
+def test_a_dummy_row_of_a_row_of_several_spans_has_them_all():
     plan = Plan([[0, 0, 1], [1, 0, 1], [2, 0, 1]], rows=[0, 2, 3], offsets=[0, 2])
-    filler = share(plan, World(1, 2))[0]
-    assert filler.spans.tolist() == [[0, 0, 1], [1, 0, 1]]
-    assert filler.rows.tolist() == [0, 2]
+    dummy = share(plan, World(1, 2))[0]
+    assert dummy.spans.tolist() == [[0, 0, 1], [1, 0, 1]]
+    assert dummy.rows.tolist() == [0, 2]
 
 
 def test_drop_leaves_the_last_uneven_step_out():
@@ -50,7 +50,9 @@ def test_drop_leaves_the_last_uneven_step_out():
 
 
 def test_drop_that_would_leave_nothing_is_refused():
-    with pytest.raises(PlanError, match="'drop' leaves out all 9 batches on 10 ranks"):
+    with pytest.raises(
+        PlanError, match=r"'drop' must leave .*, but leaves out all 9 batches on 10 ranks"
+    ):
         share(nine(), World(0, 10), tail="drop")
 
 
@@ -88,7 +90,7 @@ def test_the_position_counts_batches_up_to_the_plans_end():
 
 @pytest.mark.parametrize("first", [-1, 10])
 def test_share_refuses_a_position_past_the_plan(first):
-    with pytest.raises(PlanError, match=rf"`first` is {first}, but the plan has 9 batches"):
+    with pytest.raises(PlanError, match=rf"`first` must be in \[0, 9\], .*, but is {first}"):
         share(nine(), World(0, 2), first=first)
 
 
@@ -107,7 +109,7 @@ def test_a_step_before_the_position_is_refused():
 def test_totals_are_those_of_all_ranks():
     mine = share(nine(), World(1, 2))
     assert mine.totals(0, 1) == (2 * 1 + 2 * 2, 4)
-    assert mine.totals(4, 5) == (2 * 9, 2)  # the filler counts nothing
+    assert mine.totals(4, 5) == (2 * 9, 2)  # the dummy row counts nothing
     assert mine.totals(0, 5) == (2 * sum(range(1, 10)), 18)
 
 
@@ -136,7 +138,7 @@ def test_lanes_that_the_world_does_not_divide_warn_and_are_all_dealt():
     assert dealt == [0, 1, 2, 3]
 
 
-def test_a_rank_without_lanes_gets_lane_0_as_filler():
+def test_a_rank_without_lanes_gets_lane_0_as_a_dummy():
     with pytest.warns(SeqDataWarning):
         mine = share(lanes(count=2), World(0, 3))
     assert mine[0].lanes.tolist() == [0]
@@ -185,7 +187,7 @@ def test_steps_that_come_by_runs_are_the_batches_of_the_plan(world, most):
                     assert np.array_equal(step.lengths, due.lengths)
                     assert step.weights.all()
                 else:
-                    assert not step.weights.any()  # filler
+                    assert not step.weights.any()  # dummy rows
                 number += 1
 
 

@@ -27,8 +27,8 @@ class ByteLM(L.LightningModule):
         embedding: Size of a byte's vector.
         hidden: Size of the hidden state.
         layers: Stacked LSTM layers.
-        dropout: Share of activations dropped after the embedding, between layers, before the head.
-        learning_rate: Of Adam.
+        dropout: Fraction of activations dropped after embedding and layers, before the head.
+        learning_rate: Learning rate of Adam.
         x: Name of the field of bytes, (B, T) integers below 256.
         field: The former name of ``x``.
     """
@@ -106,7 +106,7 @@ class ByteLM(L.LightningModule):
         return [self.embedding, self.dropout, self.lstm, self.dropout, self.head]
 
     def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
-        """Return what the first part takes, (r, T) int64."""
+        """Return the input of the first part, (r, T) int64."""
         tokens: Tensor = batch[self.x]
         return tokens.long()
 

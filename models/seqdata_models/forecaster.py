@@ -21,7 +21,7 @@ class Forecaster(L.LightningModule):
         layers: Stacked LSTM layers, of both.
         teacher_forcing: Whether training continues from the true timesteps, in one pass; else, and
             always in evaluation, from the forecast ones.
-        learning_rate: Of Adam.
+        learning_rate: Learning rate of Adam.
         x: Name of the field, float (T, F) in each sequence.
         field: The former name of ``x``.
     """
@@ -96,7 +96,7 @@ class Forecaster(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids`` and ``start`` (r,) int64 on the CPU and ``forecast`` (r, horizon, F).
 
-        Filler rows are left out. Windows without a horizon suffice: true values are not read.
+        Dummy rows are left out. Windows without a horizon suffice: true values are not read.
 
         Raises:
             ConfigError: If rows differ in length: a forecast would begin behind padding.
@@ -118,7 +118,7 @@ class Forecaster(L.LightningModule):
         }
 
     def window_errors(self, batch: SequenceBatch) -> Tensor:
-        """Return each window's squared error, a mean over its future, (B,), whatever its weight.
+        """Return the mean squared error of each window's future, (B,), independent of its weight.
 
         Raises:
             ConfigError: If the windows have another horizon.

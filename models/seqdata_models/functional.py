@@ -1,6 +1,6 @@
 """Functions for models over padded rows: the last valid step, masked means, masked losses.
 
-Padding never enters a result or a gradient, whatever it holds, NaN included: masked values are
+Padding, even NaN, never enters a result or a gradient: masked values are
 replaced with ``torch.where`` before they are used, because ``0 * NaN`` is NaN.
 """
 
@@ -73,7 +73,7 @@ def field_name(x: str, field: str | None) -> str:
 
     Args:
         x: The name.
-        field: The same, under the name that this argument had in version 0.1; None if it was not
+        field: The field, under the name that this argument had in version 0.1; None if it was not
             passed.
     """
     if field is None or field == x:

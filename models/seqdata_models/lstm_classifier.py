@@ -31,12 +31,13 @@ class LSTMClassifier(L.LightningModule):
         hidden: Size of one direction's hidden state.
         layers: Stacked LSTM layers.
         bidirectional: Whether a second LSTM reads each row from its last valid step to its first.
-        dropout: Share of activations dropped between layers and before the head.
-        layout: How to train: ``"packed"`` skips padding; ``"dense"`` computes it and ignores it,
-            which suits rows of nearly equal lengths. Same parameters, same results to rounding.
+        dropout: Fraction of activations dropped between layers and before the head.
+        layout: Form of training: ``"packed"`` skips padding; ``"dense"`` computes and ignores
+            it, which suits rows of nearly equal lengths. Same parameters, same results to rounding.
             Evaluation runs dense; a row's result in another batch differs by rounding only.
-        learning_rate: Of Adam; the peak of one cycle over the whole fit, which more epochs stretch.
-        weight_decay: Of Adam.
+        learning_rate: Learning rate of Adam: the peak of one cycle over the whole fit, which more
+            epochs stretch.
+        weight_decay: Weight decay of Adam.
         x: Name of the field of features.
         y: Name of the field of labels.
 
@@ -117,12 +118,12 @@ class LSTMClassifier(L.LightningModule):
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return ``ids`` (n,) int64 on the CPU and ``logits`` (n, classes), without filler rows."""
+        """Return ``ids`` (n,) int64 on the CPU and ``logits`` (n, classes), without dummy rows."""
         counted = batch.weight > 0
         return {"ids": batch.ids[counted.cpu()], "logits": self(batch)[counted]}
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the cross entropy of each row, (B,) in nats, whatever its weight."""
+        """Return the cross entropy of each row, (B,) in nats, independent of its weight."""
         return F.cross_entropy(logits, batch[self.y].long(), reduction="none")
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

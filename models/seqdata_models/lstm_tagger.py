@@ -29,9 +29,9 @@ class LSTMTagger(L.LightningModule):
         hidden: Size of one direction's hidden state.
         layers: Stacked LSTM layers.
         bidirectional: Whether a label may also depend on later timesteps.
-        dropout: Share of activations dropped between layers and before the head.
+        dropout: Fraction of activations dropped between layers and before the head.
         layout: Layout of training: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
-        learning_rate: Of Adam.
+        learning_rate: Learning rate of Adam.
         x: Name of the field of features.
         y: Name of the field of labels.
 
@@ -113,7 +113,7 @@ class LSTMTagger(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids`` and ``lengths`` (n,) int64 on the CPU and ``logits`` (n, T, classes).
 
-        Filler rows are left out.
+        Dummy rows are left out.
         """
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()

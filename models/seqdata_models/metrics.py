@@ -83,7 +83,7 @@ def update_label_means(
         labels: (B, T) integers in [0, C), or -100 of a timestep that does not count.
         score: (B, T) bool, the timesteps that may count.
         mean_loss: The mean of the negative log-likelihood in nats.
-        accuracy: The share of timesteps whose label has the largest logit.
+        accuracy: The fraction of timesteps whose label has the largest logit.
     """
     score = score & (labels.long() != UNLABELLED)  # as uint8, -100 is 156
     count = score.sum()

@@ -26,7 +26,7 @@ def recurrent_layer(
         inputs: Size of one timestep.
         hidden: Size of the hidden state.
         layers: Number of stacked layers.
-        dropout: Share of activations dropped between them.
+        dropout: Fraction of activations dropped between them.
 
     Raises:
         ConfigError: If ``cell`` is unknown.

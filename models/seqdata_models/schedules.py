@@ -20,7 +20,7 @@ class Cosine(LambdaLR):
     """Falls to 0 along half a cosine.
 
     Args:
-        optimizer: Its rates are those of the beginning.
+        optimizer: Optimizer with the initial rates.
         total: Updates of the whole fit.
         done: Updates that were made before.
     """

@@ -28,8 +28,8 @@ class Seq2SeqLSTM(L.LightningModule):
         target_tokens: Target tokens are integers below this; the end gets this number.
         embedding: Size of a token's vector.
         hidden: Size of the hidden state: all that the target's LSTM knows about the source.
-        learning_rate: Of Adam.
-        max_length: Most tokens that a prediction gets.
+        learning_rate: Learning rate of Adam.
+        max_length: Maximum number of tokens of a prediction.
         source: Name of the field of source tokens.
         target: Name of the field of target tokens.
         target_axis: The axis that the target runs along.
@@ -100,7 +100,7 @@ class Seq2SeqLSTM(L.LightningModule):
         return torch.where(steps < lengths, F.pad(tokens, (0, 1)), self.end), steps <= lengths
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return each row's mean nats over its target, end included, (B,), whatever its weight."""
+        """Return the mean nats of each row's target with its end, (B,), without weights."""
         targets, is_target = self.targets(batch)
         return token_nll(logits, targets, is_target).sum(dim=1) / is_target.sum(dim=1)
 
@@ -124,7 +124,7 @@ class Seq2SeqLSTM(L.LightningModule):
 
         Returns:
             ``ids`` (n,) int64 on the CPU, ``tokens`` (n, max_length), 0 after the end, and
-            ``lengths`` (n,), both int64; filler rows are left out.
+            ``lengths`` (n,), both int64; dummy rows are left out.
         """
         counted = batch.weight > 0
         state = self._encode(batch)

@@ -26,8 +26,8 @@ class StatefulLM(L.LightningModule):
         hidden: Size of the hidden state.
         layers: Stacked recurrent layers.
         cell: ``lstm`` or ``gru``.
-        dropout: Share of activations dropped after the embedding, between layers, before the head.
-        learning_rate: Of Adam.
+        dropout: Fraction of activations dropped after embedding and layers, before the head.
+        learning_rate: Learning rate of Adam.
         cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit,
             which more epochs stretch.
         x: Name of the field of tokens, (r, T) integers.
@@ -111,7 +111,7 @@ class StatefulLM(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``nll`` (n, T).
 
-        Filler rows and idle lanes are left out. If a row holds several sequences, ``ids`` and
+        Dummy rows and idle lanes are left out. If a row holds several sequences, ``ids`` and
         ``start`` are those of the first.
         """
         is_counted_cpu = (batch.weight > 0).cpu()
@@ -128,7 +128,7 @@ class StatefulLM(L.LightningModule):
         return [self.embedding, self.dropout, self.rnn, self.dropout, self.head]
 
     def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
-        """Return what the first part takes, (r, T) int64."""
+        """Return the input of the first part, (r, T) int64."""
         tokens: Tensor = batch[self.x]
         return tokens.long()
 

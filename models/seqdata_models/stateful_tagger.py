@@ -25,8 +25,8 @@ class StatefulTagger(L.LightningModule):
         hidden: Size of the hidden state.
         layers: Stacked recurrent layers.
         cell: ``lstm`` or ``gru``.
-        dropout: Share of activations dropped between layers and before the head.
-        learning_rate: Of Adam.
+        dropout: Fraction of activations dropped between layers and before the head.
+        learning_rate: Learning rate of Adam.
         cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
         x: Name of the field of features.
         y: Name of the field of labels.
@@ -95,7 +95,7 @@ class StatefulTagger(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``logits``.
 
-        Logits are (n, T, classes). Filler rows and idle lanes are left out. If a row holds several
+        Logits are (n, T, classes). Dummy rows and idle lanes are left out. If a row holds several
         sequences, ``ids`` and ``start`` are those of the first.
         """
         is_counted_cpu = (batch.weight > 0).cpu()
@@ -112,7 +112,7 @@ class StatefulTagger(L.LightningModule):
         return [self.rnn, self.dropout, self.head]
 
     def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
-        """Return what the first part takes, (r, T, features)."""
+        """Return the input of the first part, (r, T, features)."""
         inputs: Tensor = batch[self.x]  # (r, T, features), or (r, T) of one feature
         inputs = inputs if inputs.ndim == 3 else inputs.unsqueeze(-1)
         return inputs.to(self.head.weight.dtype)

@@ -45,7 +45,7 @@ def test_padding_bytes_change_neither_loss_nor_gradient(rows, batch_of):
 
 
 @torch.no_grad()
-def test_filler_rows_change_nothing(rows, batch_of):
+def test_dummy_rows_change_nothing(rows, batch_of):
     model = model_of()
     filled = batch_of([*rows, rows[0]], weight=[1.0] * len(rows) + [0.0])
     assert filled.num_tokens == batch_of(rows).num_tokens
@@ -77,12 +77,12 @@ def test_bits_per_byte_are_exact_sums_whatever_the_batching(rows, batch_of, load
     model = model_of()
     total = sum(float(model.nll(batch_of([row])).sum()) for row in rows)
     exact = total / math.log(2) / sum(len(row["x"]) for row in rows)
-    filler = batch_of(rows[:1], weight=[0.0])
+    dummy = batch_of(rows[:1], weight=[0.0])
     for size in (1, 4, 6):
         batches = [batch_of(rows[first : first + size]) for first in range(0, 6, size)]
         trainer = trainer_of(precision="64-true")
         for run, stage in ((trainer.validate, "val"), (trainer.test, "test")):
-            (found,) = run(model, loader_of([*batches, filler]), verbose=False)
+            (found,) = run(model, loader_of([*batches, dummy]), verbose=False)
             assert found[f"{stage}_bits_per_byte"] == pytest.approx(exact, abs=1e-9)
 
 

@@ -73,11 +73,11 @@ def test_steps_over_parts_of_an_update_add_up_to_one_step_over_all_of_it(
     loader_of, trainer_of, teacher_forcing
 ):
     rows = series(44, 20)
-    filler = batches_of(rows, batch_size=4, world=World(1, 2))[-1]  # 3 batches on 2 ranks
-    assert not filler.weight.any()
+    dummy = batches_of(rows, batch_size=4, world=World(1, 2))[-1]  # 3 batches on 2 ranks
+    assert not dummy.weight.any()
     windows = sum(len(batch) for batch in batches_of(rows))
     trained = []
-    for batches in (batches_of(rows, batch_size=64), [*batches_of(rows, batch_size=4), filler]):
+    for batches in (batches_of(rows, batch_size=64), [*batches_of(rows, batch_size=4), dummy]):
         for batch in batches:
             batch.sequence_scale = len(batches) / windows  # the Trainer divides
         model = model_of(teacher_forcing=teacher_forcing).double()
@@ -90,16 +90,16 @@ def test_steps_over_parts_of_an_update_add_up_to_one_step_over_all_of_it(
     assert (trained[0] - trained[1]).abs().max() <= 1e-12
 
 
-def test_evaluation_gives_a_mean_over_windows_whatever_the_batching_and_filler(
+def test_evaluation_gives_a_mean_over_windows_whatever_the_batching_and_dummy_rows(
     loader_of, trainer_of
 ):
     rows, model = series(44, 20), model_of().eval()
     with torch.no_grad():
         errors = torch.cat([model.window_errors(batch) for batch in batches_of(rows)])
-    filler = batches_of(rows, batch_size=4, world=World(1, 2))[-1]
-    assert not filler.weight.any()
+    dummy = batches_of(rows, batch_size=4, world=World(1, 2))[-1]
+    assert not dummy.weight.any()
     for size in (1, 5, 64):
-        batches = loader_of([*batches_of(rows, batch_size=size), filler])
+        batches = loader_of([*batches_of(rows, batch_size=size), dummy])
         trainer = trainer_of()
         for run, name in ((trainer.validate, "val_mse"), (trainer.test, "test_mse")):
             (found,) = run(model, batches, verbose=False)
@@ -114,8 +114,8 @@ def test_predictions_name_their_windows_and_need_no_future(trainer_of):
     assert found["ids"].tolist() == [0, 0, 0, 1]
     assert found["start"].tolist() == [0, 9, 18, 0]
     assert found["forecast"].shape == (4, HORIZON, FEATURES)
-    (filler,) = batches_of(rows, batch_size=64, world=World(1, 2))
-    assert model_of().predict_step(filler)["forecast"].shape == (0, HORIZON, FEATURES)
+    (dummy,) = batches_of(rows, batch_size=64, world=World(1, 2))
+    assert model_of().predict_step(dummy)["forecast"].shape == (0, HORIZON, FEATURES)
 
 
 def test_windows_of_another_horizon_are_refused():

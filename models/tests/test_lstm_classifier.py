@@ -91,11 +91,11 @@ def test_steps_over_parts_of_an_update_add_up_to_one_step_over_all_of_it(
 ):
     rows = sequences[:10]
     parts = [rows[:4], rows[4:9], rows[9:]]
-    filler = batch_of(rows[:1], weight=[0.0], rows_of_update=10)
+    dummy = batch_of(rows[:1], weight=[0.0], rows_of_update=10)
     trained = []
     for batches in (
         [batch_of(rows)],
-        [*(batch_of(part, rows_of_update=10) for part in parts), filler],
+        [*(batch_of(part, rows_of_update=10) for part in parts), dummy],
     ):
         for batch in batches:
             batch.sequence_scale *= len(batches)  # the Trainer divides by its accumulation
@@ -109,7 +109,7 @@ def test_steps_over_parts_of_an_update_add_up_to_one_step_over_all_of_it(
 
 
 @torch.no_grad()
-def test_evaluation_gives_sums_over_rows_whatever_the_batching_and_filler(
+def test_evaluation_gives_sums_over_rows_whatever_the_batching_and_dummy_rows(
     sequences, batch_of, loader_of, trainer_of
 ):
     model = model_of()
@@ -138,7 +138,7 @@ def test_evaluation_gives_sums_over_rows_whatever_the_batching_and_filler(
     assert abs(means[1] - float(loss)) > 1e-3  # a mean of means is another number
 
 
-def test_predictions_leave_filler_out(sequences, batch_of, loader_of, trainer_of):
+def test_predictions_leave_dummy_rows_out(sequences, batch_of, loader_of, trainer_of):
     model = model_of()
     batches = [
         batch_of(sequences[:3], ids=[4, 9, 2], weight=[1.0, 0.0, 1.0]),

@@ -82,7 +82,7 @@ def test_steps_over_parts_of_an_update_add_up_to_one_step_over_all_of_it(
 
 
 @torch.no_grad()
-def test_evaluation_gives_sums_over_timesteps_whatever_the_batching_and_filler(
+def test_evaluation_gives_sums_over_timesteps_whatever_the_batching_and_dummy_rows(
     rows, batch_of, loader_of, trainer_of
 ):
     model = model_of().eval()
@@ -92,17 +92,17 @@ def test_evaluation_gives_sums_over_timesteps_whatever_the_batching_and_filler(
     assert 0 < (labels < 0).sum() < len(labels)
     right = float((logits.argmax(-1) == labels)[labels >= 0].double().mean())
     loss = float(torch.nn.functional.cross_entropy(logits.double(), labels))
-    filler = batch_of(rows[:1], weight=[0.0])
+    dummy = batch_of(rows[:1], weight=[0.0])
     for size in (1, 4, 6):
         batches = [batch_of(rows[first : first + size], wider=1) for first in range(0, 6, size)]
         trainer = trainer_of()
         for run, stage in ((trainer.validate, "val"), (trainer.test, "test")):
-            (found,) = run(model, loader_of([*batches, filler]), verbose=False)
+            (found,) = run(model, loader_of([*batches, dummy]), verbose=False)
             assert found[f"{stage}_accuracy"] == pytest.approx(right, abs=1e-7)
             assert found[f"{stage}_loss"] == pytest.approx(loss, abs=1e-6)
 
 
-def test_predictions_have_lengths_and_no_filler(rows, batch_of, loader_of, trainer_of):
+def test_predictions_have_lengths_and_no_dummy_rows(rows, batch_of, loader_of, trainer_of):
     batch = batch_of(rows[:3], ids=[4, 9, 2], weight=[1.0, 0.0, 1.0])
     (found,) = trainer_of().predict(model_of(), loader_of([batch]))
     assert found["ids"].tolist() == [4, 2]

@@ -105,10 +105,10 @@ def test_padding_reaches_neither_the_loss_nor_any_gradient(store):
 def test_steps_over_parts_of_an_update_add_up_to_one_step_over_all_of_it(
     store, loader_of, trainer_of
 ):
-    filler = batches_of(store, 5, World(1, 2))[-1]  # 3 batches on 2 ranks
-    assert not filler.weight.any()
+    dummy = batches_of(store, 5, World(1, 2))[-1]  # 3 batches on 2 ranks
+    assert not dummy.weight.any()
     trained = []
-    for batches in (batches_of(store, 64), [*batches_of(store, 5), filler]):
+    for batches in (batches_of(store, 64), [*batches_of(store, 5), dummy]):
         for batch in batches:
             batch.sequence_scale = len(batches) / 13  # the Trainer divides
         model = model_of().double()
@@ -120,7 +120,7 @@ def test_steps_over_parts_of_an_update_add_up_to_one_step_over_all_of_it(
     assert (trained[0] - trained[1]).abs().max() <= 1e-12
 
 
-def test_evaluation_gives_exact_means_whatever_the_batching_and_filler(
+def test_evaluation_gives_exact_means_whatever_the_batching_and_dummy_rows(
     store, loader_of, trainer_of
 ):
     model = model_of().eval()
@@ -133,19 +133,19 @@ def test_evaluation_gives_exact_means_whatever_the_batching_and_filler(
             row = (logits.argmax(-1) == targets)[there].tolist()
             right += row
             exact.append(all(row))
-    filler = batches_of(store, 5, World(1, 2))[-1]
+    dummy = batches_of(store, 5, World(1, 2))[-1]
     for size in (1, 5, 64):
         trainer = trainer_of()
         for run, stage in ((trainer.validate, "val"), (trainer.test, "test")):
-            (found,) = run(model, loader_of([*batches_of(store, size), filler]), verbose=False)
+            (found,) = run(model, loader_of([*batches_of(store, size), dummy]), verbose=False)
             assert found[f"{stage}_loss"] == pytest.approx(np.mean(losses), abs=1e-6)
             assert found[f"{stage}_accuracy"] == pytest.approx(np.mean(right), abs=1e-7)
             assert found[f"{stage}_exact"] == pytest.approx(np.mean(exact), abs=1e-7)
 
 
-def test_predictions_leave_filler_out(store):
-    filler = batches_of(store, 5, World(1, 2))[-1]
-    found = model_of(max_length=4).predict_step(filler)
+def test_predictions_leave_dummy_rows_out(store):
+    dummy = batches_of(store, 5, World(1, 2))[-1]
+    found = model_of(max_length=4).predict_step(dummy)
     assert found["ids"].tolist() == []
     assert found["tokens"].shape == (0, 4)
 

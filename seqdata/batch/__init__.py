@@ -1,7 +1,7 @@
 """The batch, its layouts and axes, and its validation.
 
-The names of ``seqdata.batch.batch`` can be read here, too; torch is imported when the first of them
-is: workers of a loader need the axes of batches only, and start in a third of the time without.
+The names of ``seqdata.batch.batch`` are available here as well; torch is imported with the first of
+them, since workers of a loader need only the axes and start in a third of the time without torch.
 """
 
 from typing import TYPE_CHECKING, Any

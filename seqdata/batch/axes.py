@@ -19,8 +19,8 @@ class Axes:
 
     Args:
         axis: The axis that is planned on, to which ``batch.lengths`` and ``batch.mask`` refer.
-        axis_of: Field -> its axis; None: one value per sequence. A field that is not here, and is
-            not a list, runs along ``axis``.
+        axis_of: Field -> axis; None: one value per sequence. A missing field that is not a list
+            runs along ``axis``.
         shift: Field -> timesteps between an input and its target.
     """
 
@@ -45,7 +45,7 @@ class Axes:
 
 
 def are_names(value: object) -> bool:
-    """Return whether a value is a collection of names, of one at least."""
+    """Return whether a value is a non-empty collection of names."""
     if not isinstance(value, Collection) or isinstance(value, str | bytes):
         return False
     names = list(value)
@@ -53,21 +53,21 @@ def are_names(value: object) -> bool:
 
 
 def format_unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:
-    """Return the message for an unknown name, with the most similar name and all that exist."""
+    """Return the message for an unknown name, with the most similar name and all known ones."""
     names = list(known)
     hint = "pass `shift=1` for it;" if name == TARGETS else did_you_mean(name, names)
     return f"no {kind} {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"
 
 
 class FieldMap(dict[str, Any]):
-    """Field -> values; an unknown name raises an error that names the most similar field."""
+    """Mapping of fields to values, whose error for an unknown name has the most similar one."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self)}")
 
 
 class AxisMap(dict[str, Any]):
-    """Axis -> lengths; an unknown axis raises an error that names the axes."""
+    """Mapping of axes to lengths, whose error for an unknown name has all axes."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self, 'axis')}")

@@ -51,14 +51,14 @@ class SequenceBatch:
         data: Field -> tensor (r, T, *shape), or as ``layout`` says; (r, *shape) of a per-sequence
             field, or a list of str or bytes. ``batch["x"]`` is short for ``batch.data["x"]``.
         lengths: int64 (r,), real timesteps of each row; always on the CPU.
-        ids: int64 (r,), numbers in the base store; on the CPU. ``store.keys(batch)`` names them.
-        weight: float32 (r,), multiplies the loss; 0 = filler or idle lane.
+        ids: int64 (r,), indices in the base store; on the CPU. ``store.keys(batch)`` names them.
+        weight: float32 (r,), weight in the loss; 0 for a dummy row or an idle lane.
         start: int64 (r,), the row's first timestep in its sequence; on the CPU.
         epoch: Epoch of the plan.
-        number: Batch of the plan; for a filler that of its step's first batch.
+        number: Index of the batch in the plan; of a dummy row, that of its step's first batch.
         num_tokens: ``score.sum()`` of this rank, as planned.
-        global_num_tokens: The same over all ranks of the step.
-        update_num_tokens: The same over all ranks and steps of the optimizer update.
+        global_num_tokens: Sum of ``num_tokens`` over all ranks of the step.
+        update_num_tokens: Sum of ``num_tokens`` over all ranks and steps of the optimizer update.
         loss_scale: Factor that makes a sum over timesteps an exact mean.
         sequence_scale: Factor that makes a sum over rows an exact mean.
         ends_update: Whether the optimizer steps after this batch: it is the last of its update,
@@ -68,20 +68,20 @@ class SequenceBatch:
         burn_in: int64 (r,), timesteps at the head of each row that are context; None without any.
         carry: Whether a lane's state is carried over the ends of sequences.
         overlap: Timesteps before a row's end that the lane's next chunk reads again from its state.
-        lr_scale: Factor of the learning rate: the length of this step's chunks over the usual one.
+        lr_scale: Factor of the learning rate: ratio of this step's chunk length to the usual one.
         loader: Name of the loader that made it: ``train``, ``val``, …; empty without a name.
-        part: Name of the mixture's part, whose store ``ids`` are in; by row with ``rows=True``.
-        part_epoch: Which of that part's own epochs it belongs to; for each row which draw; or None.
+        part: Name of the mixture's part, whose store ``ids`` refer to; a list with ``rows=True``.
+        part_epoch: The part's own epoch, or for each row the index of its draw; None without parts.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
-        positions: int64 (r,), numbers of first spans in the store that was passed (``ids`` are its
-            base's); -1 without a span; on the CPU. None in a batch made by hand.
-        segments: int64 (n, 4), row, id, start, stop of spans, on the CPU; None: each row is one.
+        positions: int64 (r,), indices of first spans in the passed store, not its base; -1 without
+            a span; on the CPU. None in a batch made by hand.
+        segments: int64 (n, 4), row, id, start, stop of spans, on the CPU; None: a row is one span.
         padded_length: T; 0 for the longest length.
         horizon: Timesteps of a window's future, which ``data`` holds after ``lengths``.
         layout: Layout of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
             nested tensor; ``varlen``, flat (N, *shape), row after row.
         axes: The axis of each field.
-        whole: The whole rows, without data, where this is a part of their timesteps; else None.
+        whole: The batch with whole rows, without data, if this one has a time part; else None.
     """
 
     data: dict[str, Any]
@@ -119,12 +119,12 @@ class SequenceBatch:
 
     @classmethod
     def described(cls, lengths: NDArray[np.int64], rows: RowArrays, axes: Axes) -> SequenceBatch:
-        """Return a batch without data; other attributes than those of rows have their defaults.
+        """Return a batch without data, whose attributes except those of rows have their defaults.
 
         Args:
             lengths: int64 (r,), timesteps of each row.
-            rows: The other attributes of rows: C-contiguous memory of this batch alone, which
-                becomes tensors when they are first read.
+            rows: The other attributes of rows: C-contiguous memory of this batch alone, of which
+                tensors are made when they are first read.
             axes: The axis of each field.
         """
         batch = cls.__new__(cls)
@@ -166,7 +166,7 @@ class SequenceBatch:
         """Set a field, as ``batch.data[name] = value`` does.
 
         Raises:
-            ConfigError: If ``name`` is not a string, such as the number of a row.
+            ConfigError: If ``name`` is not a string, such as the index of a row.
         """
         if not isinstance(name, str):
             raise ConfigError(
@@ -181,7 +181,7 @@ class SequenceBatch:
 
     @property
     def mask(self) -> Tensor:
-        """Real timesteps, on the device of the data, also those of a filler row.
+        """Real timesteps, on the device of the data, also those of a dummy row.
 
         bool (r, T); in layouts without rows bool (N,), one per value, False in a horizon.
         """
@@ -226,7 +226,7 @@ class SequenceBatch:
         return self._slice_windows(slice(self._width(), None))
 
     def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:
-        """Return the batch with its ragged fields in another layout; only padding is lost.
+        """Return the batch with its ragged fields in another layout; padding is not kept.
 
         Args:
             layout: ``padded``, ``packed``, ``jagged`` or ``varlen``.
@@ -270,7 +270,7 @@ class SequenceBatch:
         return pack(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
-        """Return the batch without filler rows and idle lanes; every per-row tensor is filtered."""
+        """Return the batch without dummy rows and idle lanes; every per-row tensor is filtered."""
         is_counted = self.weight > 0
         if bool(is_counted.all()):
             return self
@@ -302,7 +302,7 @@ class SequenceBatch:
         """Return ``weight``, ``lanes`` or ``reset`` on the CPU, without waiting for a device.
 
         Raises:
-            ConfigError: If the batch does not have it.
+            ConfigError: If the batch does not have this attribute.
         """
         value: Tensor | None = getattr(self, name)
         if value is None:
@@ -318,10 +318,10 @@ class SequenceBatch:
         return self._map_tensors(lambda tensor: tensor.pin_memory(), ON_DEVICE)
 
     def validate(self) -> Self:
-        """Return the batch itself if its parts fit together; for tests.
+        """Return the batch itself if its attributes are consistent; for tests.
 
         Raises:
-            ConfigError: If they do not; it names the first part that does not fit.
+            ConfigError: If they are not; it names the first attribute that does not fit.
         """
         fault = next(find_faults(self), None)
         if fault is not None:
@@ -335,7 +335,7 @@ class SequenceBatch:
         return self.padded_length or max(1, int(self.lengths.max()) if len(self) else 1)
 
     def extent(self, axis: str) -> tuple[Tensor, int]:
-        """Return timesteps of each row along an axis as the data holds them, and their width."""
+        """Return the timesteps of each row along an axis, with the horizon, and the width."""
         lengths = self.lengths_of.get(axis, self.lengths)
         if axis == self.axes.axis:
             return lengths + self.horizon, self._width() + self.horizon
@@ -435,15 +435,15 @@ def length_fn(batch: SequenceBatch) -> int:
 
 
 def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
-    """Return the attributes of a batch that differ if it keeps some of its rows only.
+    """Return the attributes of a batch that change if only some of its rows are selected.
 
     Args:
         batch: A batch of a layout with rows.
-        selected: bool (r,), the rows to keep, on the device of ``batch.weight``.
+        selected: bool (r,), mask of the selected rows, on the device of ``batch.weight``.
 
     Returns:
         Attribute -> value: ``data``, the tensors with one value per row, ``lengths_of`` and
-        ``segments``, whose row numbers are those of the smaller batch.
+        ``segments``, with the row indices of the smaller batch.
     """
     on_device, on_cpu = selected.nonzero().flatten(), selected.cpu().nonzero().flatten()
     changed: dict[str, Any] = {
@@ -461,12 +461,12 @@ def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
     if batch.whole is not None:
         changed["whole"] = batch.whole.real()  # of the same weights
     if batch.segments is not None:
-        changed["segments"] = _select_segments(batch.segments, on_cpu, len(batch))
+        changed["segments"] = _select_spans(batch.segments, on_cpu, len(batch))
     return changed
 
 
 def _crop(batch: SequenceBatch, name: str, rows: Tensor) -> Any:
-    """Return a field; of another axis than that of the plan, as wide as these rows need it."""
+    """Return a field, cropped to the longest of some rows if it is not of the planned axis."""
     value, axis = batch.data[name], batch.axes.along(name)
     lengths = None if axis in (None, batch.axes.axis) else batch.lengths_of.get(str(axis))
     if lengths is None or batch.layout != "padded" or not isinstance(value, Tensor):
@@ -484,7 +484,7 @@ def _select(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
     return [value[row] for row in on_cpu.tolist()]
 
 
-def _select_segments(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+def _select_spans(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """Return the segments of some rows, int64 (m, 4), with the rows numbered from 0."""
     new_rows = torch.full((num_rows,), -1, dtype=torch.int64, device=rows.device)
     new_rows[rows] = torch.arange(len(rows), device=rows.device)
@@ -494,7 +494,7 @@ def _select_segments(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
 
 
 def find_faults(batch: SequenceBatch) -> Iterator[str]:
-    """Yield the parts of a batch that do not fit together."""
+    """Yield descriptions of the attributes of a batch that are inconsistent."""
     rows, width = len(batch), batch.extent(batch.axes.axis)[1] - batch.horizon
     for name in ON_CPU:
         value = getattr(batch, name)
@@ -511,13 +511,13 @@ def find_faults(batch: SequenceBatch) -> Iterator[str]:
     for name in ON_DEVICE:
         value = getattr(batch, name)
         if value is not None and value.shape != (rows,):
-            yield f"`{name}` has shape {format_shape(value)}, but must be ({rows},)"
+            yield f"`{name}` must have shape ({rows},), but has {format_shape(value)}"
     if rows and int(batch.lengths.max()) > width:
-        yield f"`lengths` go up to {int(batch.lengths.max())}, but must be at most {width}"
+        yield f"`lengths` must be at most {width}, but go up to {int(batch.lengths.max())}"
     padded = batch if batch.layout == "padded" else batch.as_layout("padded")
     for name, value in padded.data.items():
         if len(value) != rows:
-            yield f"field {name!r} has {len(value)} rows, but must have {rows}"
+            yield f"field {name!r} must have {rows} rows, but has {len(value)}"
         axis = batch.axes.along(name)
         if isinstance(value, Tensor) and axis is not None:
             longest = batch.extent(axis)[1]
@@ -527,14 +527,14 @@ def find_faults(batch: SequenceBatch) -> Iterator[str]:
                     f"{format_shape(value)}"
                 )
     if batch.segments is not None and batch.segments.shape[1:] != (4,):
-        yield f"`segments` has shape {format_shape(batch.segments)}, but must be (spans, 4)"
+        yield f"`segments` must have shape (spans, 4), but has {format_shape(batch.segments)}"
     counted = int(batch.score.sum())
     if counted != batch.num_tokens:
         yield must_be("`num_tokens`", f"score.sum() = {counted}", f"{batch.num_tokens}")
 
 
 def format_shape(value: Any) -> str:
-    """Return the shape of a value as text."""
+    """Return the shape of a value as a string."""
     if isinstance(value, PackedSequence):
         return f"packed {tuple(value.data.shape)}"
     return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({len(value)},)"

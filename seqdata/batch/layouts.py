@@ -21,7 +21,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 class Layout(ABC):
-    """Arrangement of the ragged values of a batch in tensors; everywhere else a layout is a name.
+    """Arrangement of the ragged values of a batch in tensors; other modules use its name.
 
     Attributes:
         name: Name of the layout.
@@ -33,10 +33,10 @@ class Layout(ABC):
 
     @abstractmethod
     def flatten(self, values: Any, lengths: Tensor) -> Tensor:
-        """Return values flat, row after row.
+        """Return the values of this layout flat, row after row.
 
         Args:
-            values: In this layout.
+            values: Values in this layout.
             lengths: int64 (r,), timesteps of each row, on the CPU.
 
         Returns:
@@ -48,9 +48,9 @@ class Layout(ABC):
         """Return flat values in this layout.
 
         Args:
-            flat: (N, *shape), row after row.
+            flat: Flat values (N, *shape), row after row.
             lengths: int64 (r,), timesteps of each row, on the CPU; their sum is N.
-            width: T, if there is padding.
+            width: Number of timesteps of a padded row.
             padding: Value of padding.
 
         Raises:
@@ -58,12 +58,12 @@ class Layout(ABC):
         """
 
     def arrange_marks(self, marks: Tensor, lengths: Tensor) -> Tensor:
-        """Return what is known of each timestep, (r, T), as the values of a field lie."""
+        """Return marks of timesteps, (r, T), arranged like the values of a field."""
         return LAYOUTS["padded"].flatten(marks, lengths)
 
 
 class PaddedLayout(Layout):
-    """(r, T, *shape)."""
+    """Rows of equal width: (r, T, *shape)."""
 
     name = "padded"
     has_rows = True
@@ -77,7 +77,7 @@ class PaddedLayout(Layout):
         )
 
     def arrange(self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0) -> Tensor:
-        """Return values with padding behind each row."""
+        """Return values with padding at the end of each row."""
         rows = len(lengths)
         flat_rows = flat.new_full((rows * width, *flat.shape[1:]), padding)
         view_signed(flat_rows).index_copy_(
@@ -88,18 +88,18 @@ class PaddedLayout(Layout):
         return flat_rows.reshape(rows, width, *flat.shape[1:])
 
     def arrange_marks(self, marks: Tensor, lengths: Tensor) -> Tensor:
-        """Return them unchanged."""
+        """Return the marks unchanged."""
         del lengths
         return marks
 
 
 class PackedLayout(Layout):
-    """A PackedSequence."""
+    """Values as a PackedSequence."""
 
     name = "packed"
 
     def flatten(self, values: Any, lengths: Tensor) -> Tensor:
-        """Return the values row after row, which torch keeps timestep after timestep."""
+        """Return the values row after row, reordered from timestep after timestep."""
         dtype, signed = values.data.dtype, view_signed(values.data)
         if signed.dtype != dtype:
             values = PackedSequence(signed, *values[1:])
@@ -109,23 +109,23 @@ class PackedLayout(Layout):
     def arrange(
         self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0
     ) -> PackedSequence:
-        """Return a PackedSequence."""
+        """Return the values as a PackedSequence."""
         padded = LAYOUTS["padded"].arrange(flat, lengths, width=width, padding=padding)
         return pack(padded, lengths)
 
     def arrange_marks(self, marks: Tensor, lengths: Tensor) -> Tensor:
-        """Return them in the order of ``PackedSequence.data``."""
+        """Return the marks in the order of ``PackedSequence.data``."""
         packed: Tensor = pack(marks, lengths).data
         return packed
 
 
 class JaggedLayout(Layout):
-    """torch's nested tensor over flat values."""
+    """Values as torch's nested tensor, over flat values."""
 
     name = "jagged"
 
     def flatten(self, values: Any, lengths: Tensor) -> Tensor:
-        """Return the values below the nested tensor, without a copy."""
+        """Return the values of the nested tensor, without a copy."""
         del lengths
         inner: Tensor = values.values()
         return inner
@@ -139,18 +139,18 @@ class JaggedLayout(Layout):
 
 
 class VarlenLayout(Layout):
-    """(N, *shape), row after row."""
+    """Flat values, row after row: (N, *shape)."""
 
     name = "varlen"
 
     def flatten(self, values: Any, lengths: Tensor) -> Tensor:
-        """Return the values: they are flat."""
+        """Return the values unchanged: they are flat."""
         del lengths
         flat: Tensor = values
         return flat
 
     def arrange(self, flat: Tensor, lengths: Tensor, *, width: int, padding: float = 0) -> Tensor:
-        """Return the values: they are flat."""
+        """Return the values unchanged: they are flat."""
         del lengths, width, padding
         return flat
 
@@ -200,11 +200,11 @@ def select_flat(flat: Tensor, positions: Tensor) -> Tensor:
     """Return values of any dtype at positions of their first dimension.
 
     Args:
-        flat: (n, *shape).
+        flat: Values (n, *shape).
         positions: int64 (m,), on the same device.
 
     Returns:
-        (m, *shape).
+        The selected values, (m, *shape).
     """
     return view_dtype(view_signed(flat).index_select(0, positions), flat.dtype)
 
@@ -224,7 +224,7 @@ def view_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def offsets_from_lengths(lengths: Tensor) -> Tensor:
-    """Return where each row begins in flat values, int64 (r+1,), from 0 to N."""
+    """Return the offsets of rows in flat values, int64 (r+1,), from 0 to N."""
     offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
     torch.cumsum(lengths, 0, out=offsets[1:])
     return offsets

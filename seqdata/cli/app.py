@@ -25,7 +25,7 @@ from seqdata.plugin_source import CommandClaim
 
 
 class PluginCommands(click.Group):
-    """A group of commands that installed packages extend; they cannot replace its own commands."""
+    """Group of commands that installed packages extend, without replacing its own commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -33,7 +33,7 @@ class PluginCommands(click.Group):
         return [*own, *sorted({claim.name for claim in default_host().commands()} - set(own))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; one of a package is not imported yet."""
+        """Return a command; a command of a package is not imported yet."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
@@ -42,10 +42,10 @@ class PluginCommands(click.Group):
 
 
 class _Unloaded(click.Command):
-    """A command that is imported when it is called.
+    """Command of a package that is imported when it is called.
 
     Args:
-        claims: The packages that add it, one if nothing is wrong.
+        claims: The packages that add a command of this name; several are an error.
     """
 
     def __init__(self, claims: Sequence[CommandClaim]) -> None:
@@ -54,10 +54,10 @@ class _Unloaded(click.Command):
         self._claims = claims
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
-        """Return the context of the command itself.
+        """Return the context of the imported command.
 
         Raises:
-            ClickException: If several packages add it, or it is broken.
+            ClickException: If several packages add the command, or it cannot be imported.
         """
         try:
             return self._load().make_context(info_name, args, *more, **extra)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.text import Text
 
 from seqdata.cli._doctor.data import check_data, open_checked
 from seqdata.cli._doctor.finding import DoctorFinding
@@ -21,14 +19,15 @@ from seqdata.cli._report.console import (
     EXIT_DATA,
     backend_option,
     format_examples,
-    make_console,
+    json_option,
+    print_report,
     report_errors,
 )
 from seqdata.errors import ConfigError, must_be
 from seqdata.host import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
-_CHUNKS = 8  # of an update, as `WavefrontStrategy` has
+_CHUNKS = 8  # batches of an update, as in `WavefrontStrategy`
 _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
 
 
@@ -43,7 +42,7 @@ _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
 )
 @click.argument("config", required=False)
 @backend_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--leaks", is_flag=True, help="Only look for what is in two parts of the data.")
 @click.option(
     "--model",
@@ -87,14 +86,8 @@ def doctor(
         )
     findings = list((_collect_leaks if leaks else _collect_findings)(config, backend))
     bad = sum(finding.state == "bad" for finding in findings)
-    if as_json:
-        click.echo(
-            json.dumps(
-                {"bad": bad, "findings": [asdict(finding) for finding in findings]}, indent=2
-            )
-        )
-    else:
-        _print_report(make_console(), findings)
+    plain = {"bad": bad, "findings": [finding.to_plain() for finding in findings]}
+    print_report(plain, _iter_lines(findings), as_json=as_json)
     if bad:
         raise SystemExit(EXIT_DATA)
 
@@ -116,14 +109,11 @@ def _advise(
             **options,
         )
     )
-    if as_json:
-        click.echo(json.dumps(report.to_json(), indent=2))
-    else:
-        report.print_to(make_console())
+    print_report(report.to_json(), report.iter_lines(), as_json=as_json)
 
 
 def _collect_leaks(config: str | None, backend: str | None) -> Iterator[DoctorFinding]:
-    # what fits statistics is imported only where leaks are looked for
+    # the code that fits statistics is imported only for leaks
     from seqdata.cli._doctor.leak_sources import read_sources
     from seqdata.cli._doctor.leaks import check_leaks
 
@@ -169,7 +159,7 @@ def _check_run(path: Path, backend: str | None) -> tuple[int, int, list[DoctorFi
     findings, shards, train = list[DoctorFinding](), 0, None
     for kind in ("train", "val", "test", "predict"):
         for location in dict.fromkeys(file.list_store_paths(kind)):
-            if any(finding.place == location for finding in findings):
+            if any(finding.subject == location for finding in findings):
                 continue
             store, open_findings = open_checked(location, backend)
             findings.extend(open_findings)
@@ -182,13 +172,13 @@ def _check_run(path: Path, backend: str | None) -> tuple[int, int, list[DoctorFi
     return shards, int(file.data.get("num_workers") or 0), findings
 
 
-def _print_report(out: Console, findings: list[DoctorFinding]) -> None:
-    for place, group in groupby(findings, key=lambda finding: finding.place):
-        out.print(place)
+def _iter_lines(findings: list[DoctorFinding]) -> Iterator[str | Text]:
+    for subject, group in groupby(findings, key=lambda finding: finding.subject):
+        yield subject
         for finding in group:
-            out.print(f"  {finding.state:<5}", style=_STYLES[finding.state], end="")
-            out.print(f"{finding.name}: {finding.seen}")
+            state = (f"  {finding.state:<5}", _STYLES[finding.state])
+            yield Text.assemble(state, f"{finding.name}: {finding.seen}")
             if finding.fix:
-                out.print(f"       do: {finding.fix}")
+                yield f"       do: {finding.fix}"
     counts = {state: sum(finding.state == state for finding in findings) for state in _STYLES}
-    out.print(", ".join(f"{count} {state}" for state, count in counts.items()))
+    yield ", ".join(f"{count} {state}" for state, count in counts.items())

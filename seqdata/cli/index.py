@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +16,8 @@ from seqdata.cli._report.console import (
     backend_option,
     format_bytes,
     format_examples,
-    make_console,
+    json_option,
+    print_report,
     report_errors,
 )
 from seqdata.detect import find_opener
@@ -45,7 +45,7 @@ from seqdata.storage.remote.urls import redact_secrets
         "Worker processes; 0: threads of this process [default: as many as processors, at most 8]."
     ),
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @report_errors
 def index(
     location: str,
@@ -64,7 +64,7 @@ def index(
     opener: object = find_opener(location, backend=backend)
     if not isinstance(opener, SupportsIndexing):
         if not is_remote(location) and not _holds_anything(local_path(location)):
-            open_store(location, backend=backend)  # says what is there instead
+            open_store(location, backend=backend)  # raises: nothing is there
         raise ConfigError(
             "index: the location must be of files of a format with an index, such as tar shards, "
             f"but {redact_secrets(location)!r} is not. Other data needs no index; a format whose "
@@ -77,20 +77,16 @@ def index(
         if workers > 1:
             spawn = get_context("spawn")
             executor = stack.enter_context(ProcessPoolExecutor(workers, mp_context=spawn))
-        facts = opener.build_index(location, rebuild=rebuild, executor=executor)
-    if as_json:
-        click.echo(json.dumps({"location": redact_secrets(location), **facts}, indent=2))
-        return
-    out = make_console()
-    out.print(
-        f"indexed {facts['indexed']:,} of {facts['shards']:,} shards, {facts['sequences']:,} "
-        f"sequences, {format_bytes(facts['bytes'])}: {time.monotonic() - begin:.1f} s"
-    )
-    for folder in facts["folders"]:
-        out.print(f"written to {folder}")
-    out.print(f"next: seqdata stats '{redact_secrets(location)}'")
+        info = opener.build_index(location, rebuild=rebuild, executor=executor)
+    lines = [
+        f"indexed {info['indexed']:,} of {info['shards']:,} shards, {info['sequences']:,} "
+        f"sequences, {format_bytes(info['bytes'])}: {time.monotonic() - begin:.1f} s",
+        *(f"written to {folder}" for folder in info["folders"]),
+        f"next: seqdata stats '{redact_secrets(location)}'",
+    ]
+    print_report({"location": redact_secrets(location), **info}, lines, as_json=as_json)
 
 
 def _holds_anything(path: Path) -> bool:
-    """Return whether a path is of a file, or of a folder that is not empty."""
+    """Return whether a path is a file, or a folder that is not empty."""
     return any(path.iterdir()) if path.is_dir() else path.exists()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -18,7 +18,8 @@ from seqdata.cli._report.console import (
     backend_option,
     format_examples,
     join_locations,
-    make_console,
+    json_option,
+    print_report,
     report_errors,
 )
 from seqdata.cli._report.ledger import STDOUT, iter_ledger, write_ledger
@@ -52,7 +53,7 @@ from seqdata.resolve import resolve_policy
 from seqdata.sharing import Tail
 
 CURRICULUM_OPTIONS = ("curriculum", "segment")
-"""Options of the command that go to the curriculum; ``batches`` too, without a mixture."""
+"""Options of the command for the curriculum; without a mixture also ``batches``."""
 
 _EXAMPLE = "0:256,2:1024,5:none"
 
@@ -60,7 +61,7 @@ _EXAMPLE = "0:256,2:1024,5:none"
 def parse_rules(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> tuple[tuple[int, int | None], ...] | None:
-    """Return the pairs of ``0:256,2:1024,5:none``; none: no limit."""
+    """Parse pairs such as ``0:256,2:1024,5:none``; none: no limit."""
     if text is None:
         return None
     pairs = [pair.partition(":") for pair in text.split(",")]
@@ -81,10 +82,10 @@ def parse_rules(
 
 
 def take_curriculum_options(options: dict[str, Any], *, has_mix: bool) -> dict[str, Any]:
-    """Remove the options of a curriculum from all options, and return them by their own names.
+    """Remove the options of a curriculum from all options, and return them by its argument names.
 
     Raises:
-        ConfigError: If there are some without ``--curriculum``.
+        ConfigError: If an option is given without ``--curriculum``.
     """
     of_epoch = ("batches",) if "curriculum" in options and not has_mix else ()
     names = (*CURRICULUM_OPTIONS, *of_epoch)
@@ -100,7 +101,7 @@ def take_curriculum_options(options: dict[str, Any], *, has_mix: bool) -> dict[s
 
 
 def limit_lengths(policy: Policy, options: dict[str, Any]) -> Policy:
-    """Return a policy with a limit that is raised over the run; without options as it is.
+    """Return a policy whose limit of length rises during the run; unchanged without options.
 
     Raises:
         ConfigError: If an option is invalid, or the policy has no limit of length.
@@ -109,11 +110,11 @@ def limit_lengths(policy: Policy, options: dict[str, Any]) -> Policy:
 
 
 _DEFAULT = "token-budget"
-_LISTED = 5  # sequences named per list
+_LISTED = 5  # most sequences named in a list
 
 
 def _parse_sizes(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
-    """Return the numbers of ``1,2,8``, each at least 1."""
+    """Parse numbers such as ``1,2,8``, each at least 1."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
         raise click.BadParameter(f"must be numbers of ranks like 1,2,8, but is {text!r}")
@@ -121,7 +122,7 @@ def _parse_sizes(_context: click.Context, _option: click.Parameter, text: str) -
 
 
 def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
-    """Return a flag that is None if it is not given, since other policies do not have it."""
+    """Return a flag that is None unless it is given, since other policies do not have it."""
     return click.option(name, is_flag=True, flag_value=True, default=None, help=help)
 
 
@@ -223,7 +224,7 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
         "JSON; - is stdout."
     ),
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False),
@@ -270,28 +271,24 @@ def plan(
     written = target and write_ledger(iter_ledger(index, plans, rule.axis, tail), target)
     if target == STDOUT:
         return
-    facts = {"policy": describe_policy(rule), "seed": seed, "epoch": epoch}
-    facts |= _plan_facts(epoch_plan, batches, padded)
+    info = {"policy": describe_policy(rule), "seed": seed, "epoch": epoch}
+    info |= _describe_plan(epoch_plan, batches, padded)
     lists = _list_sequences(epoch_plan, index)
     if plot is not None:
         _draw(Path(plot), rule, index, epoch_plan, label, seed)
-    if as_json:
-        tables = {"worlds": worlds, **({"parts": parts} if parts else {})}
-        as_dicts = {name: list(map(asdict, cast(Any, rows))) for name, rows in tables.items()}
-        click.echo(json.dumps({**facts, **lists, **as_dicts}, indent=2))
-        return
-    _print_report(facts, lists, worlds, tail)
-    out = make_console()
-    if parts:
-        out.print(make_parts_table(parts))
+    tables = {"worlds": worlds, **({"parts": parts} if parts else {})}
+    as_dicts = {name: list(map(asdict, cast(Any, rows))) for name, rows in tables.items()}
+    more: list[str | Table] = [make_parts_table(parts)] if parts else []
     if target is not None:
-        out.print(f"ledger: {target}, {written:,} lines")
+        more.append(f"ledger: {target}, {written:,} lines")
     if plot is not None:
-        out.print(f"drawn: {plot}")
+        more.append(f"drawn: {plot}")
+    lines = itertools.chain(_iter_lines(info, lists, worlds, tail), more)
+    print_report({**info, **lists, **as_dicts}, lines, as_json=as_json)
 
 
 def _choose_shuffle(shuffle: str | None, *, no_shuffle: bool) -> dict[str, Any]:
-    """Return the policy's option, if one is asked for."""
+    """Return the option of the policy; empty for the default."""
     if no_shuffle and shuffle is not None:
         raise ConfigError("plan: `--shuffle` and `--no-shuffle` are both given. Pass one of them.")
     if no_shuffle:
@@ -311,7 +308,7 @@ def _plan_worlds(
 
 
 def _check_stdout(target: str | None, *, as_json: bool) -> None:
-    """Raise if two outputs are for stdout."""
+    """Raise if two outputs would be written to stdout."""
     if as_json and target == STDOUT:
         raise ConfigError(
             "plan: `--json` and `--ledger -` cannot both write to stdout. Pass a file to "
@@ -326,7 +323,7 @@ def _open_data(
     label: str,
     options: dict[str, Any],
 ) -> tuple[Policy, SequenceIndex]:
-    """Return the policy, and the lengths of the stores: as one, or as the parts of a mixture."""
+    """Return the policy, and the lengths of the stores, joined or as parts of a mixture."""
     if {"sizes", "lead"} & options.keys():
         return _open_zip(stores, backend, weights, label, options)
     of_curriculum = take_curriculum_options(options, has_mix=weights is not None)
@@ -351,7 +348,7 @@ def _open_zip(
     label: str,
     options: dict[str, Any],
 ) -> tuple[Policy, SequenceIndex]:
-    """Return the policy, and the lengths of the parts."""
+    """Return the policy of zipped stores, and their lengths."""
     sizes, lead = options.pop("sizes", None), options.pop("lead", None)
     if sizes is None:
         raise ConfigError(
@@ -376,7 +373,7 @@ def _open_zip(
 def _measure(
     rule: Policy, index: SequenceIndex, epoch_plan: Plan, seed: int, epoch: int
 ) -> tuple[BatchMeasures, NDArray[np.int64], list[PartStats]]:
-    """Return the sizes of batches, their timesteps after padding, and what is drawn of parts."""
+    """Return the sizes of batches, their timesteps after padding, and the draws from parts."""
     if isinstance(rule, Zip):
         zipped = measure_parts(rule, index, seed=seed, epoch=epoch)
         padded: NDArray[np.int64] = np.sum([part.padded for part in zipped.values()], axis=0)
@@ -400,7 +397,7 @@ def _draw(
         draw_plan(path, index, epoch_plan, label=label, axis=rule.axis, seed=seed)
 
 
-def _plan_facts(
+def _describe_plan(
     epoch_plan: Plan, batches: BatchMeasures, padded_sizes: NDArray[np.int64]
 ) -> dict[str, Any]:
     real, padded = int(batches.timesteps.sum()), int(padded_sizes.sum())
@@ -440,40 +437,39 @@ def _list_sequences(epoch_plan: Plan, index: SequenceIndex) -> dict[str, dict[st
     }
 
 
-def _print_report(
-    facts: dict[str, Any],
+def _iter_lines(
+    info: dict[str, Any],
     lists: dict[str, dict[str, Any]],
     worlds: list[WorldStats],
     tail: Tail,
-) -> None:
-    out = make_console()
-    out.print(f"{facts['policy']}, seed {facts['seed']}, epoch {facts['epoch']}")
-    out.print(
-        f"{facts['batches']:,} batches, {facts['timesteps']:,} timesteps, {facts['padded']:,} with "
-        f"padding: {100 * (1 - 1 / facts['waste']):.2f} % is padding (waste {facts['waste']:.4f})"
+) -> Iterator[str | Table]:
+    yield f"{info['policy']}, seed {info['seed']}, epoch {info['epoch']}"
+    yield (
+        f"{info['batches']:,} batches, {info['timesteps']:,} timesteps, {info['padded']:,} with "
+        f"padding: {100 * (1 - 1 / info['waste']):.2f} % is padding (waste {info['waste']:.4f})"
     )
-    if facts["order"]:
-        out.print(f"order: {facts['order']}")
-    if facts["repeats"]:
-        rows = f"{facts['repeats']:,} rows repeat another row of their batch"
-        out.print(f"repeats: {rows} ({facts['repeats'] / facts['batches']:.2f} a batch)")
-    if facts["lanes"]:
-        out.print(f"{facts['lanes']:,} lanes: {100 * facts['idle']:.2f} % of the rows are idle")
+    if info["order"]:
+        yield f"order: {info['order']}"
+    if info["repeats"]:
+        rows = f"{info['repeats']:,} rows repeat another row of their batch"
+        yield f"repeats: {rows} ({info['repeats'] / info['batches']:.2f} a batch)"
+    if info["lanes"]:
+        yield f"{info['lanes']:,} lanes: {100 * info['idle']:.2f} % of the rows are idle"
     uneven = {"fill": "filler batches", "drop": "left out", "repeat": "repeated"}[tail]
     table = Table("ranks", "steps", uneven, "balance", title="Worlds")
     for world in worlds:
         batches = str(world.filler + world.left_out + world.repeated)  # two of them are 0
         table.add_row(str(world.size), f"{world.steps:,}", batches, f"{world.balance:.4f}")
-    out.print(table)
-    out.print("balance: sum(max)/sum(mean) of the ranks' longest rows over the steps; 1 is even")
-    out.print("each row is of an epoch that begins on so many ranks")
-    worst = facts["worst"]
+    yield table
+    yield "balance: sum(max)/sum(mean) of the ranks' longest rows over the steps; 1 is even"
+    yield "each row is of an epoch that begins on so many ranks"
+    worst = info["worst"]
     if worst is not None:
-        out.print(
+        yield (
             f"most expensive: batch {worst['batch']:,}, {worst['rows']:,} rows of up to "
             f"{worst['longest']:,} timesteps"
         )
     for name, found in lists.items():
         if found["count"]:
             more = ", ..." if found["count"] > _LISTED else ""
-            out.print(f"{name}: {found['count']:,} sequences: {', '.join(found['first'])}{more}")
+            yield f"{name}: {found['count']:,} sequences: {', '.join(found['first'])}{more}"

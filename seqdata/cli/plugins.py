@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 import click
 from rich.table import Table
 
 from seqdata.builtin import BACKENDS, COLLATORS, POLICIES, READERS
-from seqdata.cli._report.console import EXIT_DATA, format_examples, make_console, report_errors
+from seqdata.cli._report.console import (
+    EXIT_DATA,
+    format_examples,
+    json_option,
+    print_report,
+    report_errors,
+)
 from seqdata.detect import is_core_form
-from seqdata.host import default_host
+from seqdata.host import PluginInfo, default_host
+from seqdata.plugin_source import SuffixClaim
 
 _OWN = {"backends": BACKENDS, "policies": POLICIES, "collators": COLLATORS, "readers": READERS}
 
 
 @click.command(epilog=format_examples("seqdata plugins", "seqdata plugins --check"))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--check", is_flag=True, help="Import every plugin and ask what it offers.")
 @report_errors
 def plugins(as_json: bool, check: bool) -> None:
@@ -29,26 +36,28 @@ def plugins(as_json: bool, check: bool) -> None:
     rows = host.check() if check else host.listing()
     own = {kind: sorted(names) for kind, names in _OWN.items()}
     claims = sorted(host.claims(), key=lambda claim: claim.suffix)
-    if as_json:
-        facts = {
-            "plugins": [asdict(row) for row in rows],
-            "suffixes": [asdict(claim) for claim in claims],
-            "core": own,
-        }
-        click.echo(json.dumps(facts, indent=2))
-    else:
-        out = make_console()
-        table = Table("name", "distribution", "version", "state", title="Plugins")
-        for row in rows:
-            table.add_row(row.name, row.distribution, row.version, row.state)
-        out.print(table)
-        for claim in claims:
-            ignored = " (ignored: the core opens such files)" if is_core_form(claim.suffix) else ""
-            out.print(f"suffix {claim.suffix}: backend {claim.backend} of {claim.label}{ignored}")
-        for row in rows:
-            if row.cause:
-                out.print(f"{row.name}: {row.cause}")
-        for kind, names in own.items():
-            out.print(f"core {kind}: {', '.join(names)}")
+    plain = {
+        "plugins": [asdict(row) for row in rows],
+        "suffixes": [asdict(claim) for claim in claims],
+        "core": own,
+    }
+    print_report(plain, _iter_lines(rows, claims, own), as_json=as_json)
     if any(row.state == "broken" for row in rows):
         raise SystemExit(EXIT_DATA)
+
+
+def _iter_lines(
+    rows: Sequence[PluginInfo], claims: Sequence[SuffixClaim], own: Mapping[str, Sequence[str]]
+) -> Iterator[str | Table]:
+    table = Table("name", "distribution", "version", "state", title="Plugins")
+    for row in rows:
+        table.add_row(row.name, row.distribution, row.version, row.state)
+    yield table
+    for claim in claims:
+        ignored = " (ignored: the core opens such files)" if is_core_form(claim.suffix) else ""
+        yield f"suffix {claim.suffix}: backend {claim.backend} of {claim.label}{ignored}"
+    for row in rows:
+        if row.cause:
+            yield f"{row.name}: {row.cause}"
+    for kind, names in own.items():
+        yield f"core {kind}: {', '.join(names)}"

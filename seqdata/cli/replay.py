@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ from seqdata.cli._report.console import (
     EXIT_DATA,
     backend_option,
     format_examples,
-    make_console,
+    json_option,
+    print_lines,
+    print_report,
     report_errors,
 )
 
-_MAX_SHOWN = 32  # sequences of a table; --json has all
+_MAX_SHOWN = 32  # most sequences of a table; --json has all
 _STATS = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
 
 
@@ -58,7 +60,7 @@ _STATS = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the batch to a .pt or .npz file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @report_errors
 def replay(
     config: Path,
@@ -82,27 +84,24 @@ def replay(
     from seqdata.runs.replay import open_replay
 
     replayed = open_replay(config, ReplayRequest(**_drop_unset(which)), kind, name, backend=backend)
-    player, located = replayed.engine, replayed.located
+    engine, located = replayed.engine, replayed.located
     failure: Exception | None = None
     try:
-        batch = remake_batch(player, located)
+        batch = remake_batch(engine, located)
     except Exception as error:
-        batch, failure = remake_metadata(player, located), error
+        batch, failure = remake_metadata(engine, located), error
     world = located.share.world
-    facts = {
+    info = {
         "config": str(config), "kind": kind, "name": name, "step": located.step,
-        "rank": world.rank, "world": world.size, **summarize_batch(batch, player.store),
-        "went_on_from": player.options.error_log.entries, "error": _describe_failure(failure),
+        "rank": world.rank, "world": world.size, **summarize_batch(batch, engine.store),
+        "went_on_from": engine.options.error_log.entries, "error": _describe_failure(failure),
     }  # fmt: skip
-    if as_json:
-        click.echo(json.dumps(facts, indent=2))
-    else:
-        _print_report(facts)
+    print_report(info, _iter_lines(info), as_json=as_json)
     if failure is not None:
         _raise_failure(failure, as_json)
     if save is not None:
-        save_batch(batch, player.store, save)
-        make_console(stderr=as_json).print(f"saved: {save}")
+        save_batch(batch, engine.store, save)
+        print_lines([f"saved: {save}"], stderr=as_json)
 
 
 def _drop_unset(options: dict[str, int | None]) -> dict[str, Any]:
@@ -117,52 +116,50 @@ def _describe_failure(failure: Exception | None) -> dict[str, Any] | None:
 
 
 def _raise_failure(failure: Exception, as_json: bool) -> None:
-    """Raise the error: one of seqdata as one line, any other with the place where it was raised."""
+    """Raise the error; with JSON, which has the error, only end with an exit code."""
     if as_json:
         raise SystemExit(EXIT_DATA) from failure
     raise failure
 
 
-def _print_report(facts: dict[str, Any]) -> None:
-    """Print the facts; of zipped parts, of one after another."""
-    out = make_console()
-    parts = facts.get("parts")
+def _iter_lines(info: dict[str, Any]) -> Iterator[str | Table]:
+    """Yield the lines and tables of a batch, or of zipped parts one after another."""
+    parts = info.get("parts")
     for name, part in ({} if parts is None else parts).items():
-        out.print(f"part {name}")
-        _print_batch({**facts, **part})
+        yield f"part {name}"
+        yield from _iter_batch_lines({**info, **part})
     if parts is None:
-        _print_batch(facts)
-    for row in facts["went_on_from"]:
-        out.print(f"skipped: {row['error']}: {row['message']}")
+        yield from _iter_batch_lines(info)
+    for row in info["went_on_from"]:
+        yield f"skipped: {row['error']}: {row['message']}"
 
 
-def _print_batch(facts: dict[str, Any]) -> None:
-    out = make_console()
-    out.print(
-        f"epoch {facts['epoch']}, batch {facts['number']} (step {facts['step']}, rank "
-        f"{facts['rank']} of {facts['world']}): {facts['rows']:,} rows of up to "
-        f"{facts['longest']:,} timesteps"
-        + (f", {facts['filler']:,} of weight 0" if facts["filler"] else "")
+def _iter_batch_lines(info: dict[str, Any]) -> Iterator[str | Table]:
+    yield (
+        f"epoch {info['epoch']}, batch {info['number']} (step {info['step']}, rank "
+        f"{info['rank']} of {info['world']}): {info['rows']:,} rows of up to "
+        f"{info['longest']:,} timesteps"
+        + (f", {info['filler']:,} of weight 0" if info["filler"] else "")
     )
-    out.print(
-        f"{facts['timesteps']:,} timesteps, {facts['padded']:,} with padding: "
-        f"{100 * facts['padding']:.2f} % is padding; {facts['num_tokens']:,} count, of "
-        f"{facts['global_num_tokens']:,} in the step and {facts['update_num_tokens']:,} in the "
-        f"update (loss_scale {facts['loss_scale']:.6g})"
+    yield (
+        f"{info['timesteps']:,} timesteps, {info['padded']:,} with padding: "
+        f"{100 * info['padding']:.2f} % is padding; {info['num_tokens']:,} count, of "
+        f"{info['global_num_tokens']:,} in the step and {info['update_num_tokens']:,} in the "
+        f"update (loss_scale {info['loss_scale']:.6g})"
     )
-    sequences = facts["sequences"]
+    sequences = info["sequences"]
     if sequences:
         table = Table(*sequences[0], title="Sequences", title_justify="left")
         for row in sequences[:_MAX_SHOWN]:
             table.add_row(*map(str, row.values()))
-        out.print(table)
+        yield table
     if len(sequences) > _MAX_SHOWN:
-        out.print(f"and {len(sequences) - _MAX_SHOWN:,} more; --json has all")
-    if facts["fields"]:
+        yield f"and {len(sequences) - _MAX_SHOWN:,} more; --json has all"
+    if info["fields"]:
         table = Table("field", *_STATS, title="Fields, without padding", title_justify="left")
-        for name, row in facts["fields"].items():
+        for name, row in info["fields"].items():
             table.add_row(name, *(_format_cell(row.get(figure)) for figure in _STATS))
-        out.print(table)
+        yield table
 
 
 def _format_cell(value: Any) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from seqdata.api import open_store
 from seqdata.cli._report.console import (
@@ -18,7 +17,8 @@ from seqdata.cli._report.console import (
     format_bytes,
     format_examples,
     join_locations,
-    make_console,
+    json_option,
+    print_report,
     report_errors,
 )
 from seqdata.cli._report.statistics import (
@@ -53,7 +53,7 @@ _BAR_WIDTH = 40
     default=None,
     help="Count NaN and infinite values [default: of local data, up to 1 GiB of floats].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @report_errors
 def stats(
     stores: tuple[str, ...], backend: str | None, show_values: bool | None, as_json: bool
@@ -63,37 +63,45 @@ def stats(
     Several stores with the same fields are shown as one.
     """
     opened_store = open_store(join_locations(stores), backend=backend)
-    facts = describe_store(stores, opened_store)
+    info = describe_store(stores, opened_store)
     lengths = {axis: compute_length_stats(item) for axis, item in opened_store.lengths_of.items()}
     if show_values is None:
         is_local = not any(map(is_remote, stores))
         show_values = is_local and count_float_bytes(opened_store) <= MAX_BYTES_UNASKED
     values = count_values(opened_store) if show_values else None
-    if as_json:
-        counts = None if values is None else {name: asdict(item) for name, item in values.items()}
-        of_axes = {axis: asdict(figures) for axis, figures in lengths.items()}
-        click.echo(json.dumps({**facts, "lengths": of_axes, "values": counts}, indent=2))
-        return
-    out = make_console()
-    total_bytes = sum(shard["bytes"] or 0 for shard in facts["shards"])
-    count = len(facts["shards"])
+    plain = {
+        **info,
+        "lengths": {axis: asdict(figures) for axis, figures in lengths.items()},
+        "values": values and {name: asdict(item) for name, item in values.items()},
+    }
+    print_report(plain, _iter_lines(opened_store, info, lengths, values), as_json=as_json)
+
+
+def _iter_lines(
+    store: Store,
+    info: Mapping[str, Any],
+    lengths: Mapping[str, LengthStats],
+    values: Mapping[str, ValueCounts] | None,
+) -> Iterator[str | Text | Table]:
+    total_bytes = sum(shard["bytes"] or 0 for shard in info["shards"])
+    count = len(info["shards"])
     shards = f"{count} shard{'s' if count != 1 else ''}"
-    out.print(
-        f"{facts['location']}: {_format_sequences(len(opened_store))} in {shards}"
+    yield (
+        f"{info['location']}: {_format_sequences(len(store))} in {shards}"
         + (f", {format_bytes(total_bytes)}" if total_bytes else "")
     )
-    out.print(_fields_table(opened_store))
+    yield _fields_table(store)
     for axis, figures in lengths.items():
-        _print_lengths(out, axis, figures)
-    _print_values(out, values)
-    out.print(f"fingerprint {opened_store.fingerprint}")
+        yield from _iter_length_lines(axis, figures)
+    yield from _iter_value_lines(values)
+    yield f"fingerprint {store.fingerprint}"
 
 
 def describe_store(locations: Sequence[str], store: Store) -> dict[str, Any]:
-    """Return the facts about a store, without its lengths, as plain data.
+    """Return information about a store, without its lengths, as plain data.
 
     Args:
-        locations: Where it is; several of a store that joins those of each.
+        locations: Location of the store; several for a store that joins them.
         store: The store.
     """
     stores: Sequence[Store] = [store]
@@ -113,11 +121,11 @@ def describe_store(locations: Sequence[str], store: Store) -> dict[str, Any]:
 
 
 def find_sizes(location: str, names: Sequence[str]) -> list[int | None]:
-    """Return the sizes of a store's files in bytes; None where a file is remote or not found.
+    """Return the sizes of a store's files in bytes; None for a file that is remote or not found.
 
     Args:
-        location: A file or a folder; those of a glob are not looked for.
-        names: The names of the shards: of their files, or their paths below the folder.
+        location: A file or a folder; files of a glob are not found.
+        names: Names of the shards: file names, or paths below the folder.
     """
     if is_remote(location):
         return [None] * len(names)
@@ -149,27 +157,27 @@ def format_shape(field: Field) -> str:
 
 
 def format_field(name: str, field: Field) -> str:
-    """Return a field with its dtype and, where it is an array, its shape: ``x float32 [T, 80]``."""
+    """Return a field with its dtype and, for an array, its shape: ``x float32 [T, 80]``."""
     shape = format_shape(field)
     return f"{name} {field.dtype}" + ("" if shape == "[]" else f" {shape}")
 
 
-def _print_values(out: Console, values: dict[str, ValueCounts] | None) -> None:
+def _iter_value_lines(values: Mapping[str, ValueCounts] | None) -> Iterator[str | Text]:
     if values is None:
-        out.print("values: not read; pass --values to count NaN and infinities")
+        yield "values: not read; pass --values to count NaN and infinities"
     elif values:
         bad = {name: count for name, count in values.items() if count.nan or count.inf}
-        out.print("values: all finite" if not bad else "values that are not finite:")
+        yield "values: all finite" if not bad else "values that are not finite:"
         for name, count in bad.items():
-            out.print(
+            yield Text(
                 f"  {name}: {count.nan:,} NaN, {count.inf:,} infinite, in "
                 f"{_format_sequences(count.sequences)}",
                 style="yellow",
             )
 
 
-def _print_lengths(out: Console, axis: str, figures: LengthStats) -> None:
-    out.print(f"Lengths along {axis!r}: {figures.total:,} timesteps")
+def _iter_length_lines(axis: str, figures: LengthStats) -> Iterator[str | Table]:
+    yield f"Lengths along {axis!r}: {figures.total:,} timesteps"
     table = Table("min", "median", "mean", "p95", "max", "empty")
     table.add_row(
         f"{figures.shortest:,}",
@@ -179,7 +187,7 @@ def _print_lengths(out: Console, axis: str, figures: LengthStats) -> None:
         f"{figures.longest:,}",
         f"{figures.empty:,}",
     )
-    out.print(table)
+    yield table
     max_count = max(length_bin.count for length_bin in figures.histogram)
     names = [
         f"{length_bin.first:,}"
@@ -187,7 +195,7 @@ def _print_lengths(out: Console, axis: str, figures: LengthStats) -> None:
         else f"{length_bin.first:,}-{length_bin.last:,}"
         for length_bin in figures.histogram
     ]
-    wide = max(map(len, names))
+    width = max(map(len, names))
     for name, length_bin in zip(names, figures.histogram, strict=True):
         bar = "█" * -(-length_bin.count * _BAR_WIDTH // max_count)
-        out.print(f"  {name:>{wide}}  {bar:<{_BAR_WIDTH}}  {length_bin.count:,}")
+        yield f"  {name:>{width}}  {bar:<{_BAR_WIDTH}}  {length_bin.count:,}"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -18,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from seqdata.api import open_store
 from seqdata.cli._report.console import (
@@ -25,7 +24,10 @@ from seqdata.cli._report.console import (
     backend_option,
     format_bytes,
     format_examples,
+    json_option,
     make_console,
+    print_lines,
+    print_report,
     report_errors,
 )
 from seqdata.detect import detect_backend, find_opener
@@ -43,7 +45,7 @@ from seqdata.storage.integrity.audit import (
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.urls import redact_secrets, redact_url
 
-_MAX_SHOWN = 20  # findings of one file; --json has more
+_MAX_SHOWN = 20  # most findings of one file; --json has more
 _VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverified"}
 
 
@@ -59,7 +61,7 @@ _VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverifie
 @backend_option
 @click.option("--shard", type=click.IntRange(min=0), help="Number of the only shard to check.")
 @click.option("--repair-index", "repair", is_flag=True, help="Rebuild the indexes of files.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option(
     "--keep-bad",
     "keep",
@@ -95,23 +97,14 @@ def verify(
     reports = [report for own_reports in reports_of.values() for report in own_reports]
     damages = sum(report.damages for report in reports)
     verified = all(report.by != "structure" for report in reports)
-    out = make_console()
-    if as_json:
-        location = ", ".join(map(redact_secrets, stores))
-        files = [asdict(audit_report) for audit_report in reports]
-        facts = {"location": location, "damages": damages, "verified": verified, "files": files}
-        click.echo(json.dumps(facts, indent=2))
-    else:
-        for store, own_reports in reports_of.items():
-            if len(reports_of) > 1:
-                out.print(f"{redact_secrets(store)}:")
-            for report in own_reports:
-                _print_report(out, report)
-        out.print(_format_verdict(damages, verified))
+    location = ", ".join(map(redact_secrets, stores))
+    files = [asdict(report) for report in reports]
+    plain = {"location": location, "damages": damages, "verified": verified, "files": files}
+    lines = [*_iter_lines(reports_of), _format_verdict(damages, verified)]
+    print_report(plain, lines, as_json=as_json)
     if keep is not None:
-        for path in _copy_damaged(reports_of, keep):
-            if not as_json:
-                out.print(f"kept {path}")
+        kept = _copy_damaged(reports_of, keep)
+        print_lines([] if as_json else [f"kept {path}" for path in kept])
     if damages:
         raise SystemExit(EXIT_DATA)
 
@@ -178,38 +171,48 @@ def _progress_bar(store: str, total: int, *, of: str) -> Iterator[BytesProgressF
 
 
 def _ignore_progress(_: int) -> None:
-    """Show nothing: a disabled bar of rich before 15 prints an empty line."""
+    """Ignore progress: a disabled bar of rich before 15 prints an empty line."""
 
 
-def _print_report(out: Console, report: AuditReport) -> None:
+def _iter_lines(reports_of: Mapping[str, Sequence[AuditReport]]) -> Iterator[str | Text]:
+    for store, reports in reports_of.items():
+        if len(reports_of) > 1:
+            yield f"{redact_secrets(store)}:"
+        for report in reports:
+            yield from _iter_file_lines(report)
+
+
+def _iter_file_lines(report: AuditReport) -> Iterator[str | Text]:
     name = report.file if report.shard is None else f"shard {report.shard} ({report.file})"
     contents = f"{report.sequences:,} sequences"
     if report.bytes:
         contents += f", {format_bytes(report.bytes)}"
     if not report.damages:
-        out.print(f"{name}: {_VERDICTS[report.by]}, {contents}")
+        yield f"{name}: {_VERDICTS[report.by]}, {contents}"
         return
-    out.print(f"{name}: DAMAGED in {_count_places(report.damages)}, {contents}", style="red")
+    damages = _format_damages(report.damages)
+    yield Text(f"{name}: DAMAGED in {damages}, {contents}", style="red")
     for finding in report.findings[:_MAX_SHOWN]:
-        out.print(f"  {finding.text}")
+        yield f"  {finding.text}"
     if len(report.findings) > _MAX_SHOWN:
-        out.print(f"  … and {report.damages - _MAX_SHOWN:,} more; --json lists them")
+        yield f"  … and {report.damages - _MAX_SHOWN:,} more; --json lists them"
 
 
-def _count_places(count: int) -> str:
+def _format_damages(count: int) -> str:
     return "1 place" if count == 1 else f"{count:,} places"
 
 
 def _format_verdict(damages: int, verified: bool) -> str:
     if damages:
-        return f"damaged in {_count_places(damages)}: restore these files, or write the store again"
+        found = _format_damages(damages)
+        return f"damaged in {found}: restore these files, or write the store again"
     if verified:
         return "every byte is as written"
     return "unverified: there are no checksums of sequences; all could be read, sizes are right"
 
 
 def _refuse_urls(stores: Sequence[str]) -> None:
-    """Raise if a store whose damaged bytes would be kept is on another machine."""
+    """Raise if a store is remote, so that its damaged bytes cannot be kept."""
     for part in (part for store in stores for part in split_location(store)):
         if is_remote(part):
             raise ConfigError(
@@ -220,7 +223,7 @@ def _refuse_urls(stores: Sequence[str]) -> None:
 
 
 def _copy_damaged(reports_of: Mapping[str, Sequence[AuditReport]], folder: Path) -> list[Path]:
-    """Copy the damaged bytes of all findings; say of how many there is no copy."""
+    """Copy the damaged bytes of all findings, and note the number that cannot be copied."""
     copies: dict[Path, None] = {}  # unique, in order
     lost = 0
     for store, reports in reports_of.items():
@@ -232,29 +235,30 @@ def _copy_damaged(reports_of: Mapping[str, Sequence[AuditReport]], folder: Path)
             else:
                 copies[path] = None
     if lost:
-        make_console(stderr=True).print(
-            f"note: nothing is kept of {_count_places(lost)}, whose bytes are not known or whose "
+        note = (
+            f"note: nothing is kept of {_format_damages(lost)}, whose bytes are not known or whose "
             "file is not found. Verify such a file alone"
         )
+        print_lines([note], stderr=True)
     return list(copies)
 
 
 def _find_root(store: str, name: str) -> Path | None:
-    """Return the folder in which a store has a file of this name; None if there are none or more.
+    """Return the folder in which a store has a file of this name; None if it is not unique.
 
-    A store may be a folder, a file, or a glob, braces or several of these: their names are the
-    paths below the folder in common.
+    A store may be a folder, a file, or a glob, braces or several of these, whose files are named
+    by their paths below the common folder.
     """
     roots: dict[Path, None] = {}
-    for place in _iter_places(store):
-        for root in (place, *place.parents):
+    for top in _iter_paths(store):
+        for root in (top, *top.parents):
             path = root / name
-            if path.is_file() and path.is_relative_to(place):
+            if path.is_file() and path.is_relative_to(top):
                 roots[root] = None
     return next(iter(roots)) if len(roots) == 1 else None
 
 
-def _iter_places(store: str) -> Iterator[Path]:
+def _iter_paths(store: str) -> Iterator[Path]:
     """Yield the files and folders that a local location names."""
     if local_path(store).exists():
         yield local_path(store)

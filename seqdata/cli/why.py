@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from seqdata.cli._report.console import (
     backend_option,
     format_examples,
-    make_console,
+    json_option,
+    print_lines,
+    print_report,
     report_errors,
 )
 from seqdata.runs.loss_files import LossFiles
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     "--top", type=click.IntRange(min=1), default=10, show_default=True,
     help="Most sequences, or steps, to show.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @report_errors
 def why(
     run: Sequence[Path], backend: str | None, step: int | None, top: int, as_json: bool
@@ -61,23 +60,21 @@ def why(
     steps = table.find_worst(top) if step is None else [step]
     reports = explain_steps(losses, table, steps, top if step is not None else 1)
     sequences = RunSequences.open(losses.run_folders, backend)
-    if as_json:
-        facts = {
-            "run": [str(path) for path in run], "score": losses.score, "recorded": len(table),
-            "steps": [_describe_report(report, sequences) for report in reports],
-            "problems": list(losses.problems), "data_problem": sequences.problem or None,
-        }  # fmt: skip
-        click.echo(json.dumps(_to_strict(facts), indent=2))
-        return
-    notes = make_console(stderr=True)
-    for problem in losses.problems:
-        notes.print(f"note: {problem}")
-    if sequences.problem:
-        notes.print(f"note: keys and places are unknown: {sequences.problem}")
+    plain = {
+        "run": [str(path) for path in run], "score": losses.score, "recorded": len(table),
+        "steps": [_describe_report(report, sequences) for report in reports],
+        "problems": list(losses.problems), "data_problem": sequences.problem or None,
+    }  # fmt: skip
+    if not as_json:
+        print_lines((f"note: {problem}" for problem in losses.problems), stderr=True)
+        if sequences.problem:
+            note = f"note: keys and places are unknown: {sequences.problem}"
+            print_lines([note], stderr=True)
     if step is None:
-        _print_worst(reports, table, sequences, run)
+        lines = _iter_worst_lines(reports, table, sequences, run)
     else:
-        _print_report(reports[0], table, sequences, run)
+        lines = _iter_step_lines(reports[0], table, sequences, run)
+    print_report(plain, lines, as_json=as_json)
 
 
 def _describe_report(report: StepReport, sequences: RunSequences) -> dict[str, Any]:
@@ -104,13 +101,12 @@ def _make_replay_command(suspect: Suspect, sequences: RunSequences) -> str | Non
     return shlex.join(["seqdata", "replay", str(sequences.run_file), *batch])
 
 
-def _print_worst(
+def _iter_worst_lines(
     reports: Sequence[StepReport], table: StepLosses, sequences: RunSequences, run: Sequence[Path]
-) -> None:
-    out = make_console()
+) -> Iterator[str | Table]:
     found = sum(report.stands_out for report in reports)
     note = "the farthest first" if found else "none of them stands out"
-    out.print(
+    yield (
         f"{len(table):,} steps from {table.steps[0]} to {table.steps[-1]}; those above what is "
         f"usual around them, {note}:"
     )
@@ -125,37 +121,35 @@ def _print_worst(
             _format(report.distance), *_identify(first, sequences, has_parts=has_parts),
             _format(first.score), _format(first.mean_before), str(first.draws),
         )  # fmt: skip
-    out.print(rows)
-    out.print(f"All sequences of a step: seqdata why {_join(run)} --step {reports[0].step}")
+    yield rows
+    yield f"All sequences of a step: seqdata why {_join(run)} --step {reports[0].step}"
 
 
-def _print_report(
+def _iter_step_lines(
     report: StepReport, table: StepLosses, sequences: RunSequences, run: Sequence[Path]
-) -> None:
-    out = make_console()
+) -> Iterator[str | Table]:
     side = "below" if report.distance < 0 else "above"
     distance = f"{_format(abs(report.distance))} standard deviations {side}"
     if len(table) <= MIN_COMPARED:
         distance = "too few steps are recorded to say how far that is"
-    out.print(
+    yield (
         f"step {report.step}: loss {_format(report.loss)}, usually {_format(report.usual)} "
         f"({distance}); {report.sequences:,} sequence{'s' if report.sequences != 1 else ''} in "
         f"{report.batches:,} batch{'es' if report.batches != 1 else ''}"
     )
-    for line in _list_findings(report, table, run):
-        out.print(line)
-    _print_suspects(out, report, sequences)
+    yield from _list_findings(report, table, run)
+    yield from _iter_suspect_lines(report, sequences)
     first = report.suspects[0]
     location = sequences.find_location(first.part, first.id)
     if location is not None:
-        out.print(f"The first is {location}")
+        yield f"The first is {location}"
     command = _make_replay_command(first, sequences)
     if command is not None:
-        out.print(f"See its batch: {command}")
+        yield f"See its batch: {command}"
 
 
 def _list_findings(report: StepReport, table: StepLosses, run: Sequence[Path]) -> list[str]:
-    """Return what is to be known before the table is read."""
+    """Return the remarks that precede the table."""
     findings = []
     first_non_finite = table.find_first_non_finite()
     if first_non_finite is not None and first_non_finite < report.step:
@@ -185,7 +179,7 @@ def _list_findings(report: StepReport, table: StepLosses, run: Sequence[Path]) -
     return findings
 
 
-def _print_suspects(out: Console, report: StepReport, sequences: RunSequences) -> None:
+def _iter_suspect_lines(report: StepReport, sequences: RunSequences) -> Iterator[str | Table]:
     has_parts = any(suspect.part is not None for suspect in report.suspects)
     heads = ["id", *_label(has_parts), "place", "loss", "before", "drawn"]
     rows = _make_table(*heads, *([] if report.is_shared else ["share"]), "epoch", "batch")
@@ -198,9 +192,9 @@ def _print_suspects(out: Console, report: StepReport, sequences: RunSequences) -
             _format(suspect.score), _format(suspect.mean_before), str(suspect.draws),
             *([] if report.is_shared else [share]), str(suspect.epoch), str(suspect.batch),
         )  # fmt: skip
-    out.print(rows)
+    yield rows
     if report.sequences > len(report.suspects):
-        out.print(f"and {report.sequences - len(report.suspects):,} more; --top shows more of them")
+        yield f"and {report.sequences - len(report.suspects):,} more; --top shows more of them"
 
 
 def _label(has_parts: bool) -> list[str]:
@@ -214,7 +208,7 @@ def _identify(suspect: Suspect, sequences: RunSequences, *, has_parts: bool) -> 
 
 
 def _make_table(*heads: str) -> Table:
-    """Return a table that cuts no number: only keys are folded."""
+    """Return a table in which only keys are folded, and numbers are never cut."""
     table = Table()
     for head in heads:
         is_text = head in ("key", "part")
@@ -230,12 +224,3 @@ def _format(value: float | None) -> str:
 
 def _join(run: Sequence[Path]) -> str:
     return shlex.join(map(str, run))
-
-
-def _to_strict(value: Any) -> Any:
-    """Return a value with NaN and infinity as text, which strict JSON does not have."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): _to_strict(item) for key, item in value.items()}
-    return [_to_strict(item) for item in value] if isinstance(value, list | tuple) else value

@@ -17,7 +17,7 @@ from seqdata.cli._report.console import (
     backend_option,
     format_bytes,
     format_examples,
-    make_console,
+    print_lines,
     report_errors,
 )
 from seqdata.cli.stats import describe_store, format_field
@@ -48,42 +48,44 @@ from seqdata.storage.writing.staging_dir import is_first_pass_finished
 
 
 def report_resume(out: str) -> int:
-    """Print what an earlier writer left in a folder, and return the number of its sequences."""
+    """Report the result of an earlier writer in a folder; return the number of its sequences."""
     shards, sequences = count_unfinished(Path(out))
-    err = make_console(stderr=True)
+    lines = []
     if shards:
-        err.print(f"continuing after shard {shards - 1} ({sequences:,} sequences)")
+        lines = [f"continuing after shard {shards - 1} ({sequences:,} sequences)"]
     elif is_first_pass_finished(Path(out)):
-        err.print("continuing with the second pass")
+        lines = ["continuing with the second pass"]
+    print_lines(lines, stderr=True)
     return sequences
 
 
 def report_kept(out: str) -> None:
-    """Print what a writer that stopped left in a folder, and how to continue."""
+    """Report the result of a writer that stopped, and how to continue."""
     shards, sequences = count_unfinished(Path(out))
-    err = make_console(stderr=True)
+    lines = []
     if shards:
-        err.print(
+        lines = [
             f"note: {shards} finished shards ({sequences:,} sequences) are kept: the same "
             "command continues after them, or starts again with --no-resume"
-        )
+        ]
     elif is_first_pass_finished(Path(out)):
-        err.print(
+        lines = [
             "note: all sequences are kept in the order given: the same command continues with the "
             "second pass, or starts again with --no-resume"
-        )
+        ]
+    print_lines(lines, stderr=True)
 
 
 @dataclass(slots=True)
 class ReadProgress:
-    """The progress bar of reading files: their bytes, and sequences written.
+    """Progress bar of reading files: bytes read, and sequences written.
 
     Attributes:
         bar: The bar; None if it is not shown.
         resumed: Number of sequences that an earlier writer left.
         bytes_read: Number of bytes of the files that were read.
         sequences: Number of sequences that the last report counted.
-        is_reading: Whether files are read; in a second pass they are not.
+        is_reading: Whether files are read, which they are not in a second pass.
     """
 
     bar: ProgressBar | None
@@ -93,13 +95,13 @@ class ReadProgress:
     is_reading: bool = True
 
     def track(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        """Yield the files, and count the bytes of those that were read."""
+        """Yield the files, and count their bytes once they are read."""
         for file in files:
             yield file
             self.bytes_read += file.path.stat().st_size
 
     def on_progress(self, sequences: int, size: int) -> None:
-        """Update the bar; a count that falls is the first one of a second pass."""
+        """Update the bar; a lower count than before is the first of a second pass."""
         if self.bar is None:
             return
         if sequences < self.sequences:
@@ -271,7 +273,7 @@ def write(
     except (SeqDataError, OSError):
         report_kept(out)
         raise
-    _print_report(store, out, time.monotonic() - begin)
+    print_lines(_iter_lines(store, out, time.monotonic() - begin))
 
 
 def open_source(
@@ -281,11 +283,11 @@ def open_source(
 
     Args:
         source: A path, a glob or a URL.
-        backend: Name of the backend that opens it; None: found from the source.
+        backend: Name of the backend that opens it; None: detected from the source.
         skip: A folder whose files a glob leaves out.
 
     Raises:
-        ConfigError: If it is a URL, but not of a store, or nothing is there.
+        ConfigError: If it is a URL, but not of a store, or does not exist.
         DataError: If the store is incomplete.
         RemoteReadError: If the URL cannot be read.
     """
@@ -355,8 +357,8 @@ def _write_files(
 
     Args:
         files: The files.
-        out: The location of the store.
-        input_format: The name of their format; ``auto``: found from their suffixes.
+        out: Location of the store.
+        input_format: Name of their format; ``auto``: detected from their suffixes.
         options: Options of the reader.
         write_to: ``write_store`` with its other arguments.
     """
@@ -375,11 +377,11 @@ def _write_files(
 
 
 def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) -> Reader:
-    """Return the reader of a format, or of the files' suffixes.
+    """Return the reader of a format, or of the suffixes of files.
 
     Raises:
-        ConfigError: If the suffixes are of several formats, or of one without a reader.
-        PluginError: If there is no such format.
+        ConfigError: If the suffixes are of several formats, or of a format without a reader.
+        PluginError: If the format is unknown.
     """
     if input_format != "auto":
         return host.reader(input_format)
@@ -422,10 +424,10 @@ def _find_reader(ending: str, host: PluginHost) -> Reader | None:
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
-    """Return field -> axis of texts like ``tokens=text``.
+    """Return field -> axis from strings like ``tokens=text``.
 
     Raises:
-        ConfigError: If a text has no ``=``.
+        ConfigError: If a string has no ``=``.
     """
     axes: dict[str, str | None] = {}
     for text in texts:
@@ -436,23 +438,20 @@ def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
     return axes or None
 
 
-def _print_report(store: Store, out: str, seconds: float) -> None:
+def _iter_lines(store: Store, out: str, seconds: float) -> Iterator[str]:
     shards = describe_store([out], store)["shards"]
     steps = {axis: int(lengths.sum(dtype="int64")) for axis, lengths in store.lengths_of.items()}
     along = ", ".join(f"{count:,} timesteps along {axis!r}" for axis, count in steps.items())
     total = format_bytes(sum(shard["bytes"] or 0 for shard in shards))
-    out_console = make_console()
-    out_console.print(
+    yield (
         f"wrote {len(store):,} sequences, {along}: {total} in {len(shards)} "
         f"shard{'s' if len(shards) != 1 else ''}, {seconds:.1f} s"
     )
-    out_console.print(
-        f"fields: {', '.join(map(format_field, store.fields, store.fields.values()))}"
-    )
+    yield f"fields: {', '.join(map(format_field, store.fields, store.fields.values()))}"
     split = " --too-long split" if int(store.lengths.max()) > _SUGGESTED_TOKENS else ""
     location = shlex.quote(redact_url(out))
-    out_console.print(f"next: seqdata stats {location}")
-    out_console.print(
+    yield f"next: seqdata stats {location}"
+    yield (
         f"      seqdata plan {location} --batching token-budget --max-tokens {_SUGGESTED_TOKENS}"
         f"{split} --world 1,2,8"
     )

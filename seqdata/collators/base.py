@@ -1,4 +1,4 @@
-"""Helpers of all collators: memory for outputs, and per-sequence fields with one value per row."""
+"""Protocols and helpers of collators: memory of outputs, per-sequence fields, flat fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seqdata.protocols import Column, Columns
 from seqdata.storage.dataset_items import ItemForm
 
 Allocator = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
-"""``allocate(shape, dtype) -> array`` of any content, C-contiguous and writable."""
+"""``allocate(shape, dtype) -> array``, C-contiguous and writable, with undefined content."""
 
 
 @runtime_checkable
@@ -74,10 +74,9 @@ class SupportsPaddedOffsets(Protocol):
         """Fill ``batch.data``.
 
         Args:
-            columns: A piece per span.
-            batch: The metadata.
-            planned: Offsets of the pieces of columns of this width; None if they are to be
-                computed.
+            columns: Columns with a piece per span.
+            batch: The batch with its metadata.
+            planned: Offsets of the pieces of columns of this width; None: they are computed.
         """
         ...
 
@@ -87,7 +86,7 @@ class SupportsItemForm(Protocol):
     """A collator that returns items of a Dataset as the Dataset returned them."""
 
     def with_item_form(self, form: ItemForm | None) -> Self:
-        """Return a copy of the collator for items of a form; None: dicts of tensors."""
+        """Return a copy of the collator for a form of items; None: dicts of tensors."""
         ...
 
 
@@ -112,21 +111,21 @@ class SupportsLayout(Protocol):
 
 
 def collate_per_sequence(column: Column, batch: SequenceBatch) -> Tensor:
-    """Return a field that has one value per sequence, (r, *shape): of each row's first span."""
+    """Return a per-sequence field, (r, *shape), with the value of each row's first span."""
     values = np.empty((len(column), *column.shape), dtype=column.dtype)
     column.fill(values, np.arange(len(column) + 1), None)
     return torch.from_numpy(values if batch.segments is None else values[first_spans(batch)])
 
 
 def collate_texts(values: list[Any], batch: SequenceBatch) -> list[Any]:
-    """Return a list of str or bytes, one per row: that of its first span."""
+    """Return a list of str or bytes with the value of each row's first span."""
     if batch.segments is None:
         return values
     return [values[span] for span in first_spans(batch).tolist()]
 
 
 def first_spans(batch: SequenceBatch) -> NDArray[np.int64]:
-    """Return the number of each row's first span."""
+    """Return the index of each row's first span, int64 (r,)."""
     if batch.segments is None:
         return np.arange(len(batch))
     return np.searchsorted(rows_for_spans(batch.segments), np.arange(len(batch)))
@@ -169,6 +168,6 @@ def _fill_flat_tensor(column: Column, allocate: Allocator) -> Tensor:
 
 
 def sum_by_row(lengths: NDArray[np.int64], batch: SequenceBatch) -> NDArray[np.int64]:
-    """Return the sum of the spans' timesteps by row, int64 (r,)."""
+    """Return the sum of span lengths by row, int64 (r,)."""
     rows = np.arange(len(batch)) if batch.segments is None else rows_for_spans(batch.segments)
     return np.bincount(rows, weights=lengths, minlength=len(batch)).astype(np.int64)

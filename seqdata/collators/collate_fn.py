@@ -24,9 +24,9 @@ COLLATED = "collated"
 class Samples:
     """Passes the rows of a batch to a ``collate_fn``.
 
-    A sample is a dict: a tensor (length, *shape) per ragged field, a tensor of its value per other
-    field of numbers, or a text; with a shift the inputs, and ``targets``. Samples of a Dataset are
-    what the Dataset returned: tuples are tuples, and arrays, numbers and lists keep their types.
+    A sample is a dict: a tensor (length, *shape) per ragged field, a tensor of the value per other
+    field of numbers, or a string; with a shift also ``targets``. Samples of a Dataset have the form
+    of its items: tuples are tuples, and arrays, numbers and lists keep their types.
 
     Args:
         collate_fn: ``collate_fn(samples) -> anything``.
@@ -42,7 +42,7 @@ class Samples:
         return replace(self, form=form)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
-        """Fill ``batch.data``: ``collated``, and its parts by name if it is a mapping.
+        """Fill ``batch.data``: ``collated``, and its entries by name if it is a mapping.
 
         Raises:
             ConfigError: If a row holds several spans, which a list of samples cannot represent.

@@ -1,7 +1,4 @@
-"""Collator ``jagged``: ragged fields as torch's nested tensors.
-
-The values are flat, as with ``varlen``, in nested tensors of the layout ``torch.jagged``.
-"""
+"""Collator ``jagged``: ragged fields as torch's nested tensors, of the layout ``torch.jagged``."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ class Jagged:
     """Lays out each ragged field as a nested tensor (r, j, *shape), without padding.
 
     Args:
-        allocate: Allocates the outputs.
+        allocate: Allocator of the outputs.
     """
 
     layout: ClassVar[LayoutName] = "jagged"

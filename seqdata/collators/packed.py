@@ -18,7 +18,7 @@ class PackedRows:
     """Lays out each ragged field as a PackedSequence, for rows in any order.
 
     Args:
-        allocate: Allocates the flat values, which are then sorted by time.
+        allocate: Allocator of the flat values, which are then sorted by time.
     """
 
     layout: ClassVar[LayoutName] = "packed"

@@ -36,7 +36,7 @@ class Padded:
 
     Args:
         padding: Value of padding, for all fields or by name; 0 for fields without one.
-        allocate: Allocates the outputs.
+        allocate: Allocator of the outputs.
 
     Raises:
         ConfigError: At the first batch, if ``padding`` names an unknown field or does not fit its
@@ -111,7 +111,7 @@ class Padded:
     def _collate_by_lengths(
         self, name: str, columns: Columns, batch: SequenceBatch, axis: str
     ) -> Tensor:
-        """Return a field of another axis, or whose rows hold several spans."""
+        """Return a field of another axis, or with several spans in a row."""
         column = cast("Column", columns[name])
         lengths = column.lengths
         if axis == batch.axes.axis and int(lengths.sum()) == len(batch) * batch.padded_length:
@@ -132,7 +132,7 @@ class Padded:
     def _fill_padded(
         self, name: str, column: Column, bounds: NDArray[np.int64], width: int, columns: Columns
     ) -> Tensor:
-        """Fill (rows, width, *shape): piece i goes to ``bounds[i]``, padding follows it."""
+        """Return (rows, width, *shape) with piece i at ``bounds[i]``, followed by padding."""
         dtype, shape, total = column.dtype, column.shape, int(bounds[-1])
         cached = self._padding_cache.get(name)
         if cached is None or cached[0] != dtype:
@@ -147,7 +147,7 @@ class Padded:
     def _prepare_padding(
         self, name: str, dtype: np.dtype[Any], columns: Columns
     ) -> tuple[np.dtype[Any], bytes | None]:
-        """Return the dtype and one element of a field's padding, None for zeros, and keep them."""
+        """Return the dtype and one element of a field's padding (None: zeros), and cache them."""
         value = self.padding
         if isinstance(value, Mapping):
             for unknown in value.keys() - columns.keys():

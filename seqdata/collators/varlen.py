@@ -22,7 +22,7 @@ class Varlen:
     """Lays out each ragged field as (N, *shape), without padding.
 
     Args:
-        allocate: Allocates the outputs.
+        allocate: Allocator of the outputs.
     """
 
     layout: ClassVar[LayoutName] = "varlen"

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 MAX_ROWS = 1 << 22
-"""Rows of a chunk, at most: the more there are, the fewer bits a slice has."""
+"""Most rows of a chunk: the more there are, the fewer bits a slice has."""
 
 _MANTISSA_BITS = 53
 _UNIT_BITS = 1074  # the smallest float64 is 2**-1074, and every other is a multiple of it
 _SPLITTER = 2.0**27 + 1
-_LARGE, _SMALL, _SCALE_BITS = 2.0**500, 2.0**-450, 600  # beyond these squares are scaled
+_LARGE, _SMALL, _SCALE_BITS = 2.0**500, 2.0**-450, 600  # beyond these, squares are scaled
 _MAX_EXACT = 1 << 53  # integers up to here are floats without rounding
 _NARROW_FLOATS = ("float16", "float32")  # their squares are floats without rounding
 
@@ -43,16 +43,16 @@ class ExactSums:
 
     @classmethod
     def zeros(cls, groups: int, features: int) -> ExactSums:
-        """Return sums of nothing."""
+        """Return sums over no values."""
         return cls(*(_zeros((groups, features)) for _ in range(3)))
 
     def add(self, other: ExactSums, rows: NDArray[np.int64] | None = None) -> None:
         """Add other sums.
 
         Args:
-            other: Accumulator of the same features.
-            rows: The group here of each group there, int64 (groups of ``other``,), none of them
-                twice; None: they are the same.
+            other: Sums of the same features.
+            rows: Index here of each group of ``other``, int64 (groups of ``other``,), none twice;
+                None: both have the same groups.
         """
         where: Any = slice(None) if rows is None else rows
         self.counts[where] += other.counts
@@ -60,7 +60,7 @@ class ExactSums:
         self.squares[where] += other.squares
 
     def grow(self, groups: int) -> None:
-        """Add groups of nothing at the end, up to so many."""
+        """Add empty groups at the end until there are ``groups`` of them."""
         missing = groups - len(self.counts)
         if missing > 0:
             empty = _zeros((missing, self.counts.shape[1]))
@@ -69,9 +69,9 @@ class ExactSums:
             self.squares = np.concatenate([self.squares, empty])
 
     def compute_moments(self) -> tuple[Floats, Floats]:
-        """Return means and standard deviations, float64 (groups, features); NaN of no values.
+        """Return means and standard deviations, float64 (groups, features); NaN without values.
 
-        Means are rounded once; standard deviations are those of a population, within one unit in
+        Means are rounded once; standard deviations are of the population and exact to one unit in
         the last place.
         """
         means = np.full(self.counts.shape, np.nan)
@@ -95,7 +95,7 @@ def sum_exactly(
 
     Args:
         values: Numbers (rows, features), at most ``MAX_ROWS``, finite where they are present.
-        present: bool (rows, features), what is summed up; None: everything.
+        present: bool (rows, features), whether a value is added; None: all are.
         groups: int64 (rows,), the group of each row, in [0, ``group_count``).
         group_count: Number of groups.
 
@@ -107,7 +107,7 @@ def sum_exactly(
     found = ExactSums.zeros(group_count, values.shape[1])
     if not values.size:
         return found
-    runs = _Runs.of(groups, group_count)
+    runs = _Runs.from_groups(groups, group_count)
     if present is None:
         counts = np.bincount(groups, minlength=group_count)[:, None]
         found.counts += np.broadcast_to(counts, found.counts.shape).astype(object)
@@ -133,11 +133,11 @@ def sum_exactly(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Runs:
-    """Neighbouring rows of one group, which are summed up at once.
+    """Runs of neighbouring rows of one group, which are added at once.
 
     Attributes:
         starts: int64 (runs,), the first row of each.
-        groups: int64 (runs,).
+        groups: int64 (runs,), the group of each.
         group_count: Number of groups.
     """
 
@@ -146,7 +146,7 @@ class _Runs:
     group_count: int
 
     @classmethod
-    def of(cls, groups: NDArray[np.int64], group_count: int) -> _Runs:
+    def from_groups(cls, groups: NDArray[np.int64], group_count: int) -> _Runs:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
         return cls(starts, groups[starts], group_count)
 
@@ -169,14 +169,14 @@ def _fits_floats(values: NDArray[Any]) -> bool:
 
 
 def _sum_integers(values: NDArray[Any], groups: NDArray[np.int64], found: ExactSums) -> None:
-    """Sum up integers that no float holds, one by one."""
+    """Add integers that float64 cannot represent, one by one."""
     integers = values.astype(object)
     np.add.at(found.sums, groups, integers << _UNIT_BITS)
     np.add.at(found.squares, groups, (integers * integers) << 2 * _UNIT_BITS)
 
 
 def _iter_bands(values: Floats) -> list[tuple[Floats, int]]:
-    """Return parts of values that add up to them, and the power of two that each was scaled by."""
+    """Return arrays that add up to the values, each with the power of two that scales it."""
     sizes = np.abs(values)
     large, small = sizes > _LARGE, (sizes < _SMALL) & (sizes > 0)
     if not large.any() and not small.any():
@@ -190,7 +190,7 @@ def _iter_bands(values: Floats) -> list[tuple[Floats, int]]:
 
 
 def _find_square_errors(values: Floats, squares: Floats) -> Floats:
-    """Return what rounding took from squares."""
+    """Return the rounding errors of squares."""
     split = values * _SPLITTER
     high = split - (split - values)
     low = values - high
@@ -214,7 +214,7 @@ def _add_slices(totals: NDArray[Any], values: Floats, runs: _Runs, unit_bits: in
 
 
 def _to_integers(floats: Floats, unit_bits: int) -> NDArray[Any]:
-    """Return floats as integers that count units of ``2**-unit_bits``; they are whole units."""
+    """Return floats that are multiples of ``2**-unit_bits`` as integers of that unit."""
     mantissas, exponents = np.frexp(floats)
     integers = np.ldexp(mantissas, _MANTISSA_BITS).astype(np.int64).astype(object)
     shifts = exponents.astype(np.int64) - _MANTISSA_BITS + unit_bits

@@ -1,4 +1,4 @@
-"""Values of a field for an estimator: those of some spans as one array, and their groups."""
+"""Values of a field for an estimator: one array for some spans, and their groups."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class FieldChunk:
     Attributes:
         store: Store of the field.
         name: Name of the field.
-        values: (rows, features): a row per timestep, or per sequence. A list of texts if the field
-            holds texts.
+        values: (rows, features): a row per timestep, or per sequence. A list of strings if the
+            field holds strings.
         lengths: int64 (spans,), rows of each span.
-        numbers: int64 (spans,), the sequence of each span.
-        groups: A value per span, of the field that groups are made by; None without groups.
+        sequences: int64 (spans,), index of the sequence of each span.
+        groups: A value of the grouping field for each span; None without groups.
     """
 
     store: Store
     name: str
     values: Any
     lengths: NDArray[np.int64]
-    numbers: NDArray[np.int64]
+    sequences: NDArray[np.int64]
     groups: Any = None
 
     def make_error(self, row: int, problem: str) -> DataError:
-        """Return the error about a row, which names its sequence."""
+        """Return an error about a row that names the sequence."""
         span = int(np.searchsorted(np.cumsum(self.lengths), row, side="right"))
-        base = int(self.store.base_numbers(self.numbers[span : span + 1])[0])
+        base = int(self.store.base_numbers(self.sequences[span : span + 1])[0])
         key = get_base_keys(self.store, np.array([base]))[0]
         details = {**locate_sequence(self.store, base).details, "field": self.name}
         details.pop("remedy", None)
@@ -50,14 +50,14 @@ class FieldChunk:
 
 
 class Accumulator(Protocol):
-    """Collects what an estimator needs, chunk by chunk, over one or more passes."""
+    """Accumulator of partial results over chunks, in one or more passes."""
 
     def measure(self, chunk: FieldChunk) -> Any:
-        """Return what a chunk adds; it changes nothing here, and may run in a worker process."""
+        """Return the partial result of a chunk; it may run in a worker and changes nothing here."""
         ...
 
     def add(self, partial: Any) -> None:
-        """Add what a chunk gave, in any order."""
+        """Add a partial result, in any order."""
         ...
 
     def end_pass(self) -> bool:
@@ -65,7 +65,7 @@ class Accumulator(Protocol):
         ...
 
     def make_plain(self) -> dict[str, Any]:
-        """Return what was fitted, as plain data."""
+        """Return the fitted values as plain data."""
         ...
 
 
@@ -73,26 +73,26 @@ class Estimator(Protocol):
     """An estimator of a field: ``MeanStd``, ``Quantiles``, ``Labels`` or ``Vocabulary``."""
 
     def start(self, name: str, field: Field) -> Accumulator:
-        """Return what collects it.
+        """Return an accumulator for a field.
 
         Raises:
-            ConfigError: If the field does not hold what is needed.
+            ConfigError: If the field has values of another kind.
         """
         ...
 
 
 def list_groups(values: Any) -> tuple[list[Hashable], NDArray[np.int64]]:
-    """Return the distinct groups of some spans, in order, and the place of each span's in them."""
+    """Return the distinct groups of some spans, in order, and the group index of each span."""
     array = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
-    groups, places = np.unique(array, return_inverse=True)
-    return groups.tolist(), places.astype(np.int64).reshape(-1)
+    groups, indices = np.unique(array, return_inverse=True)
+    return groups.tolist(), indices.astype(np.int64).reshape(-1)
 
 
 def check_number_field(estimator: str, name: str, field: Field) -> None:
     """Raise if a field does not hold numbers.
 
     Raises:
-        ConfigError: If it holds texts.
+        ConfigError: If it holds strings.
     """
     if not kind_of(field).is_array:
         raise ConfigError(
@@ -100,16 +100,16 @@ def check_number_field(estimator: str, name: str, field: Field) -> None:
                 f"fit: field {name!r} of {estimator}",
                 "of numbers",
                 f"of {field.dtype}",
-                "Use Labels or Vocabulary for texts",
+                "Use Labels or Vocabulary for strings",
             )
         )
 
 
 def check_choice(owner: str, name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise if an argument is not one of a few names.
+    """Raise if an argument is not one of the choices.
 
     Raises:
-        ConfigError: If it is another.
+        ConfigError: If it is not; the message lists the choices.
     """
     if not isinstance(value, str) or value not in choices:
         needed = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"
@@ -117,7 +117,7 @@ def check_choice(owner: str, name: str, value: object, choices: Sequence[str]) -
 
 
 def to_plain_floats(values: NDArray[np.float64]) -> Any:
-    """Return floats as nested lists that JSON can hold: what is not finite as text."""
+    """Return floats as nested lists for JSON, with NaN and infinities as strings."""
     if values.ndim == 0:
         number = float(values)
         return number if np.isfinite(number) else str(number)

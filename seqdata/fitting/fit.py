@@ -1,7 +1,7 @@
 """``fit``: one exact pass over a view for all statistics, in this process or in workers.
 
-The rows of a field are cut into chunks of about equal size, wherever sequences end. What a chunk
-adds is measured by itself and added up as integers, so that the result depends on neither chunks
+The rows of a field are cut into chunks of about equal size, wherever sequences end. Each chunk is
+measured by itself, and the results are added as integers, so that the sum depends on neither chunks
 nor workers nor order.
 """
 
@@ -35,9 +35,9 @@ from seqdata.storage.span_store import find_contexts
 from seqdata.storage.splitting import hash_sequences
 from seqdata.storage.writing.progress import progress_bar
 
-_CHUNK_NUMBERS = 1 << 17  # numbers of a chunk: what is computed of them fits the cache
+_CHUNK_NUMBERS = 1 << 17  # numbers of a chunk: intermediate arrays fit the cache
 _CHUNK_SEQUENCES = 1 << 12  # sequences of a chunk, of fields with one value each
-_LOWEST_HASHES = 64  # of ids: a part that was not to be fitted over shows among them
+_LOWEST_HASHES = 64  # hashes of ids that are kept, by which fitting over other data is noticed
 _PARTIALS = "partials"
 
 
@@ -54,15 +54,15 @@ def fit(
 
     Args:
         view: A store or view, a location, or sequences in memory.
-        fields: Field -> what is fitted of it: ``MeanStd``, ``Quantiles``, ``Labels`` or
-            ``Vocabulary``.
-        num_workers: Processes that read; 0: this one.
-        progress: Whether to show a bar; None: where standard error is a terminal.
+        fields: Field -> estimator: ``MeanStd``, ``Quantiles``, ``Labels`` or ``Vocabulary``.
+        num_workers: Number of processes that read; 0: this process reads.
+        progress: Whether to show a progress bar; None: if standard error is a terminal.
 
     Raises:
-        ConfigError: If a field is not there or does not hold what is needed, or the view carries a
+        ConfigError: If a field does not exist or has values of another kind, or the view carries a
             transform.
-        DataError: If a value is not finite where it must be, or a field has no value; naming it.
+        DataError: If a value is not finite where it must be, or a field has no value; it names the
+            field.
 
     Examples:
         >>> from seqdata import MeanStd
@@ -94,11 +94,11 @@ def fit(
                 f"fit: field {name!r} must have at least one value of each feature to fit, but has "
                 "none. Fit over more sequences, or leave it out."
             )
-    return Statistics.of({"version": VERSION, "fields": plain}, describe_view(store))
+    return Statistics.from_plain({"version": VERSION, "fields": plain}, describe_view(store))
 
 
 def describe_view(store: Store) -> dict[str, Any]:
-    """Return by what a view is known again: see ``Statistics.fitted_on``."""
+    """Return data that identifies a view: see ``Statistics.fitted_on``."""
     hashes = np.unique(hash_sequences("fit", store, 0, None))
     return {
         "fingerprint": store.fingerprint,
@@ -115,13 +115,13 @@ def _check_arguments(store: Store, fields: Any, num_workers: Any) -> None:
     if not isinstance(fields, Mapping) or not fields:
         example = "Write e.g. {'x': MeanStd()}"
         found = f"{fields!r:.80}"
-        raise ConfigError(must_be("fit: `fields`", "fields with what to fit", found, example))
+        raise ConfigError(f"fit: `fields` must map fields to estimators, but is {found}. {example}")
     for name, estimator in fields.items():
         if name not in store.fields:
             raise make_unknown_name_error("fit", "field", name, store.fields)
         if isinstance(estimator, type) or not hasattr(estimator, "start"):
             needed = "MeanStd(), Quantiles(...), Labels() or Vocabulary()"
-            raise ConfigError(must_be(f"fit: what is fitted of {name!r}", needed, repr(estimator)))
+            raise ConfigError(must_be(f"fit: the estimator of {name!r}", needed, repr(estimator)))
     carried = find_carried_transform(store)
     if carried is not None:
         raise ConfigError(
@@ -141,7 +141,7 @@ def _check_group_field(store: Store, name: str, by: str) -> None:
         raise ConfigError(
             must_be(
                 f"fit: `by` of {name!r}",
-                "a field with one text or integer per sequence",
+                "a field with one string or integer per sequence",
                 f"{by!r} of {field.dtype}{list(field.shape)} along {field.axis}",
             )
         )
@@ -149,13 +149,13 @@ def _check_group_field(store: Store, name: str, by: str) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ChunkMeasurer:
-    """Estimators of the fields of an axis; they can be sent to a worker process.
+    """Measures the fields of one axis; it can be sent to a worker process.
 
     Attributes:
-        reader: Its store and axis.
-        accumulators: Field -> what measures it.
-        groups: Field -> the field that its groups are made by.
-        collate: Nothing is collated.
+        reader: Reader of the fields.
+        accumulators: Field -> accumulator.
+        groups: Field -> its grouping field.
+        collate: None: chunks are not collated.
     """
 
     reader: FieldReader
@@ -164,7 +164,7 @@ class _ChunkMeasurer:
     collate: None = None
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Return what the chunk adds, pickled, as the one piece of a column."""
+        """Return the partial results of a chunk, pickled, as a column of one value."""
         store, spans = self.reader.store, request.spans
         columns = store.read(spans, self.reader.unshifted_fields, axis=self.reader.axis)
         partials = {}
@@ -190,7 +190,7 @@ def _run_pass(
     progress: bool | None,
     number: int,
 ) -> None:
-    """Go through the data once, an axis after the other."""
+    """Read the data once, one axis after another."""
     names_of: dict[str | None, list[str]] = {}
     for name in accumulators:
         names_of.setdefault(store.fields[name].axis, []).append(name)
@@ -219,7 +219,7 @@ def _run_pass(
 def _measure(
     measurer: _ChunkMeasurer, chunks: RowChunks, num_workers: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
-    """Yield what chunks add, in their order."""
+    """Yield an iterator over the partial results of chunks, in their order."""
     requests = _make_requests(measurer.reader.store, chunks)
     if not num_workers or not len(chunks):
         yield map(measurer.fetch, requests)
@@ -241,7 +241,7 @@ def _make_chunks(store: Store, axis: str | None, names: list[str]) -> RowChunks:
 
 
 def _make_requests(store: Store, chunks: RowChunks) -> Iterator[StepRequest]:
-    """Yield what to read; timesteps that are context belong to another part."""
+    """Yield requests for the spans of chunks, without timesteps of context."""
     contexts = find_contexts(store)
     for spans in chunks:
         if contexts is not None:

@@ -1,4 +1,4 @@
-"""Classes of a field, and their numbers: encoded labels."""
+"""Classes of a field, and their indices: encoded labels."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from seqdata.storage.fields import has_numbers, is_text
 
 
 class Codes(dict[Any, int]):
-    """Value -> number, with a rule for values that are not there.
+    """Value -> code, with a rule for unknown values.
 
     Args:
-        numbers: Value -> number.
-        unknown: The number of every other value; None: it is an error.
-        describe: What a value is, and what to do, for the error: ``"label {} of field 'y' ..."``.
+        codes: Value -> code.
+        unknown: Code of every other value; None: an error.
+        message: Message of that error, with ``{}`` for the value: ``"label {} of field 'y' ..."``.
     """
 
-    def __init__(self, numbers: dict[Any, int], unknown: int | None, describe: str) -> None:
-        super().__init__(numbers)
+    def __init__(self, codes: dict[Any, int], unknown: int | None, message: str) -> None:
+        super().__init__(codes)
         self._unknown = unknown
-        self._describe = describe
+        self._message = message
 
     def __missing__(self, value: object) -> int:
         if self._unknown is None:
-            raise DecodeError(self._describe.format(repr(value)[:80]))
+            raise DecodeError(self._message.format(repr(value)[:80]))
         return self._unknown
 
     def encode(self, values: Any, count: int) -> NDArray[np.int64]:
-        """Return the numbers of values, int64 (n,)."""
+        """Return the codes of values, int64 (n,)."""
         return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=count)
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Encode a field of texts or integers as numbers of classes, 0 to the number of classes - 1.
+    """Encode a field of strings or integers as class indices, from 0 to the number of classes - 1.
 
-    Classes are in order: of integers by size, of texts by code points. A ragged field of integers
-    is encoded timestep by timestep.
+    Classes are sorted: integers by size, strings by code points. A ragged field of integers is
+    encoded timestep by timestep.
 
     Args:
-        unknown: What a label is that was not there: ``"error"``, or the number that it gets, such
-            as -100, which the losses of torch ignore.
+        unknown: Treatment of a label that was not fitted: ``"error"``, or the index that it gets,
+            such as -100, which the losses of torch ignore.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -70,13 +70,13 @@ class Labels:
             raise ConfigError(must_be("Labels: `unknown`", needed, repr(self.unknown)))
 
     def start(self, name: str, field: Field) -> ClassesAccumulator:
-        """Return what collects classes; see ``Estimator``."""
+        """Return an accumulator of classes; see ``Estimator``."""
         if field.shape or not (is_text(field) or has_numbers(field, "iub")):
             shape = f" of shape {field.shape}" if field.shape else ""
             raise ConfigError(
                 must_be(
                     f"fit: field {name!r} of Labels",
-                    "of texts or of integers",
+                    "of strings or of integers",
                     f"of {field.dtype}{shape}",
                 )
             )
@@ -87,7 +87,7 @@ class ClassesAccumulator:
     """Counts each class.
 
     Args:
-        estimator: Estimator that was asked for.
+        estimator: The estimator.
     """
 
     def __init__(self, estimator: Labels) -> None:
@@ -95,7 +95,7 @@ class ClassesAccumulator:
         self._counts: Counter[Any] = Counter()
 
     def measure(self, chunk: FieldChunk) -> Counter[Any]:
-        """Return the classes of a chunk and how often each is there."""
+        """Return the classes of a chunk and their counts."""
         if isinstance(chunk.values, list):
             return Counter(chunk.values)
         values, counts = np.unique(chunk.values, return_counts=True)
@@ -118,15 +118,15 @@ class ClassesAccumulator:
 
 
 class FittedLabels:
-    """Classes that were fitted.
+    """Fitted classes of a field.
 
     Args:
         name: Name of the field.
         plain: Result of the accumulator.
 
     Attributes:
-        classes: In the order of their numbers.
-        counts: int64 (classes,), how often each was there.
+        classes: Classes in the order of their indices.
+        counts: int64 (classes,), number of occurrences of each.
     """
 
     def __init__(self, name: str, plain: dict[str, Any]) -> None:
@@ -136,36 +136,36 @@ class FittedLabels:
         self.counts = np.array(plain["counts"], dtype=np.int64)
         self._unknown = None if plain["unknown"] == "error" else int(plain["unknown"])
         self._codes = Codes(
-            {value: number for number, value in enumerate(self.classes)},
+            {value: index for index, value in enumerate(self.classes)},
             self._unknown,
             f"statistics: label {{}} of field {name!r} was not in the data that was fitted. Fit "
             "over it, too, or use Labels(unknown=-100).",
         )
 
     def apply(self, values: Any, lengths: NDArray[np.int64], groups: Any) -> Any:
-        """Return the numbers of labels, int64 (n,).
+        """Return the class indices of labels, int64 (n,).
 
         Raises:
-            DecodeError: If a label is unknown, and the rule does not allow it.
+            DecodeError: If a label is unknown, unless ``unknown`` allows it.
         """
         del lengths, groups
         if isinstance(values, list):
             return self._codes.encode(values, len(values))
-        distinct, places = np.unique(values, return_inverse=True)
+        distinct, inverse = np.unique(values, return_inverse=True)
         codes = self._codes.encode(map(int, distinct.tolist()), len(distinct))
-        return codes[places.reshape(-1)]
+        return codes[inverse.reshape(-1)]
 
     def inverse(self, values: Any, groups: Any = None) -> Any:
-        """Return the labels of numbers: a list of texts, or an array of integers.
+        """Return the labels of class indices: a list of strings, or an array of integers.
 
-        The number of unknown labels, where it is not that of a class, becomes None, in a list.
+        The index of unknown labels becomes None, in a list, unless it is that of a class.
 
         Raises:
-            ConfigError: If a number is not that of a class.
+            ConfigError: If an index is not that of a class.
         """
         del groups
         numbers = _to_numbers(values)
-        has_texts = bool(self.classes) and isinstance(self.classes[0], str)
+        has_strings = bool(self.classes) and isinstance(self.classes[0], str)
         is_unknown = np.zeros(numbers.shape, dtype=bool)
         if self._unknown is not None and not self._is_ambiguous:
             is_unknown = numbers == self._unknown
@@ -179,17 +179,17 @@ class FittedLabels:
                     "Pass the argmax over classes, without padding",
                 )
             )
-        if has_texts or is_unknown.any():
+        if has_strings or is_unknown.any():
             table = np.array([*self.classes, None], dtype=object)
             return table[np.where(is_unknown, -1, numbers)].tolist()
         is_large = bool(self.classes) and self.classes[-1] > np.iinfo(np.int64).max
         return np.array(self.classes, dtype=np.uint64 if is_large else np.int64)[numbers]
 
     def decode_groups(self, values: Any) -> list[Any]:
-        """Return the labels of numbers by which groups are known; None for an unknown label.
+        """Return the labels of the class indices of groups; None for an unknown label.
 
         Raises:
-            ConfigError: If a number is not that of a class, or may be that of an unknown label.
+            ConfigError: If an index is not that of a class, or may be that of an unknown label.
         """
         numbers = _to_numbers(values).reshape(-1)
         if self._is_ambiguous and (numbers == self._unknown).any():
@@ -205,7 +205,7 @@ class FittedLabels:
 
     @property
     def _is_ambiguous(self) -> bool:
-        """Whether unknown labels have the number of a class."""
+        """Whether unknown labels have the index of a class."""
         return self._unknown is not None and 0 <= self._unknown < len(self.classes)
 
 

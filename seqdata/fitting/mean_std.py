@@ -1,4 +1,4 @@
-"""Mean and standard deviation of a field, by feature and by group: standardized values."""
+"""Mean and standard deviation of a field, by feature and by group, to standardize values."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from seqdata.protocols import Field
 
 NanRule = Literal["error", "ignore", "impute"]
 
-COARSE = 2.0**-6  # of a deviation: rounding by more of it shows in values
-_MANY = 1 << 10  # deviations that values may be away from their mean
+COARSE = 2.0**-6  # fraction of a deviation: coarser rounding is visible in values
+_MANY = 1 << 10  # deviations by which values may differ from their mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class MeanStd:
 
     Both are those of the population, for each feature of a timestep, and exact: the same bit for
     bit for any order of the data and any number of workers. Where the deviation is 0, values are
-    divided by 1. Results are float32, of float64 values float64.
+    divided by 1. Results are float32; those of float64 values are float64.
 
     Args:
         by: A field with one value per sequence, such as ``"site"``: statistics for each value.
-        nan: Treatment of NaN: ``error``; ``ignore``: it is left out, and stays; ``impute``: it is
-            left out, and becomes the mean.
-        unknown: What a group is that had no value: ``error``, or ``overall`` for the statistics of
-            all groups.
+        nan: Treatment of NaN: ``error``; ``ignore``: not counted, and kept; ``impute``: not
+            counted, and replaced by the mean.
+        unknown: Treatment of a group that was not fitted: ``error``, or ``overall`` for the
+            statistics of all groups.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -60,25 +60,25 @@ class MeanStd:
         check_choice("MeanStd", "unknown", self.unknown, ("error", "overall"))
 
     def start(self, name: str, field: Field) -> MomentsAccumulator:
-        """Return what collects sums; see ``Estimator``."""
+        """Return an accumulator of sums; see ``Estimator``."""
         check_number_field("MeanStd", name, field)
         return MomentsAccumulator(self, name, field)
 
 
 class MomentsAccumulator:
-    """Collects exact sums by group.
+    """Accumulates exact sums by group.
 
     Args:
-        estimator: Estimator that was asked for.
+        estimator: The estimator.
         name: Name of the field.
-        field: Its field.
+        field: Dtype and shape of the field.
     """
 
     def __init__(self, estimator: MeanStd, name: str, field: Field) -> None:
         self._estimator = estimator
         self._name = name
         self._field = field
-        self._places: dict[Hashable, int] = {}
+        self._group_indices: dict[Hashable, int] = {}
         self._sums = ExactSums.zeros(0, int(np.prod(field.shape)))
 
     def measure(self, chunk: FieldChunk) -> tuple[list[Hashable], ExactSums]:
@@ -86,18 +86,20 @@ class MomentsAccumulator:
         values: NDArray[Any] = chunk.values
         present = _find_present(chunk, self._estimator.nan)
         groups: list[Hashable] = [None]
-        places = np.zeros(len(chunk.lengths), dtype=np.int64)
+        indices = np.zeros(len(chunk.lengths), dtype=np.int64)
         if chunk.groups is not None:
-            groups, places = list_groups(chunk.groups)
-        rows = np.repeat(places, chunk.lengths)
+            groups, indices = list_groups(chunk.groups)
+        rows = np.repeat(indices, chunk.lengths)
         return groups, sum_exactly(values, present, rows, len(groups))
 
     def add(self, partial: tuple[list[Hashable], ExactSums]) -> None:
         """Add the sums of a chunk."""
         groups, sums = partial
-        places = [self._places.setdefault(group, len(self._places)) for group in groups]
-        self._sums.grow(len(self._places))
-        self._sums.add(sums, np.array(places, dtype=np.int64))
+        indices = [
+            self._group_indices.setdefault(group, len(self._group_indices)) for group in groups
+        ]
+        self._sums.grow(len(self._group_indices))
+        self._sums.add(sums, np.array(indices, dtype=np.int64))
 
     def end_pass(self) -> bool:
         """Return False: one pass is enough."""
@@ -107,11 +109,11 @@ class MomentsAccumulator:
         """Return means and deviations of each group that has values, and of all of them.
 
         Raises:
-            DataError: If a group has values of some features only, and the rule does not allow it.
+            DataError: If a group lacks values of a feature, unless ``unknown`` allows it.
         """
         shape = self._field.shape
         overall = ExactSums.zeros(1, self._sums.counts.shape[1])
-        if self._places:
+        if self._group_indices:
             overall.counts += self._sums.counts.sum(axis=0)
             overall.sums += self._sums.sums.sum(axis=0)
             overall.squares += self._sums.squares.sum(axis=0)
@@ -126,7 +128,7 @@ class MomentsAccumulator:
         }
         if self._estimator.by is not None:
             groups = self._find_groups()
-            order = [self._places[group] for group in groups]
+            order = [self._group_indices[group] for group in groups]
             is_known = self._sums.counts[order] > 0  # (groups, features)
             means, deviations = (
                 np.where(is_known, own[order], of_all)
@@ -138,10 +140,10 @@ class MomentsAccumulator:
         return plain
 
     def _check_resolution(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
-        """Raise if integers are so large that float64 cannot tell them apart.
+        """Raise if integers are so large that float64 cannot distinguish them.
 
         Raises:
-            DataError: If their standard deviation is less than what float64 rounds their mean by.
+            DataError: If their standard deviation is below the rounding error of their mean.
         """
         if np.dtype(self._field.dtype).kind not in "iu":
             return
@@ -163,11 +165,11 @@ class MomentsAccumulator:
         """Return the groups that have values, in order.
 
         Raises:
-            DataError: If one lacks values of a feature, and the rule does not allow it.
+            DataError: If one lacks values of a feature, unless ``unknown`` allows it.
         """
         groups: list[Any] = []
-        for group in sorted(self._places, key=lambda group: (str(type(group)), group)):
-            is_known = self._sums.counts[self._places[group]] > 0
+        for group in sorted(self._group_indices, key=lambda group: (str(type(group)), group)):
+            is_known = self._sums.counts[self._group_indices[group]] > 0
             if is_known.any():
                 groups.append(group)
                 if self._estimator.unknown == "error" and not is_known.all():
@@ -181,15 +183,15 @@ class MomentsAccumulator:
 
 
 class FittedMeanStd:
-    """Means and standard deviations that were fitted.
+    """Fitted means and standard deviations of a field.
 
     Args:
         name: Name of the field.
         plain: Result of the accumulator.
 
     Attributes:
-        mean: float64 (*shape), of all values.
-        std: float64 (*shape), of all values.
+        mean: float64 (*shape), mean of all values.
+        std: float64 (*shape), standard deviation of all values.
         groups: The values of ``by``, in order; empty without it.
     """
 
@@ -203,9 +205,9 @@ class FittedMeanStd:
         shape = self.mean.shape
         means = np.array(plain.get("group_means", ()), dtype=np.float64).reshape(-1, *shape)
         scales = np.array(plain.get("group_stds", ()), dtype=np.float64).reshape(-1, *shape)
-        self._means = np.concatenate([means, self.mean[None]])  # the last one is that of all
+        self._means = np.concatenate([means, self.mean[None]])  # the last row is of all groups
         self._scales = _to_scales(np.concatenate([scales, self.std[None]]))
-        self._places = {group: place for place, group in enumerate(self.groups)}
+        self._group_indices = {group: index for index, group in enumerate(self.groups)}
         self._needs_float64 = _exceeds_float32(self._means, self._scales)
 
     def apply(self, values: NDArray[Any], lengths: NDArray[np.int64], groups: Any) -> Any:
@@ -217,7 +219,8 @@ class FittedMeanStd:
             groups: A value of ``by`` per sequence.
 
         Raises:
-            DecodeError: If there is a NaN or an unknown group, and the rule does not allow it.
+            DecodeError: If there is a NaN or an unknown group, unless ``nan`` or ``unknown`` allows
+                it.
         """
         dtype = np.float64 if values.dtype == np.float64 else np.float32
         mean, scale = self._select(groups, lengths)
@@ -244,16 +247,15 @@ class FittedMeanStd:
             ) from error
 
     def inverse(self, values: Any, groups: Any = None) -> Any:
-        """Return values in the unit of the data.
+        """Return standardized values in the unit of the data.
 
         Args:
-            values: Standardized: an array or a tensor (..., *shape), of groups (sequences, ...,
-                *shape).
+            values: Array or tensor (..., *shape); with groups (sequences, ..., *shape).
             groups: A value of ``by`` per sequence.
 
         Returns:
-            In the precision of ``values``, at least float32; in float64 where float32 does not
-            tell values apart that differ by a small part of the standard deviation.
+            Values in the precision of the argument, at least float32; in float64 where float32
+            cannot distinguish values that differ by a small fraction of the standard deviation.
 
         Raises:
             ConfigError: If groups are needed and not given, or the shape is not that of the field.
@@ -263,24 +265,24 @@ class FittedMeanStd:
         shape = self._check_shape(values)
         mean, scale = self._means[-1].reshape(shape), self._scales[-1].reshape(shape)
         if self.by is not None:
-            places = self._find_rows(values, groups)
-            row_shape = (len(places), *(1,) * (values.ndim - 1 - len(shape)), *shape)
-            mean = self._means[places].reshape(row_shape)
-            scale = self._scales[places].reshape(row_shape)
+            indices = self._find_rows(values, groups)
+            row_shape = (len(indices), *(1,) * (values.ndim - 1 - len(shape)), *shape)
+            mean = self._means[indices].reshape(row_shape)
+            scale = self._scales[indices].reshape(row_shape)
         if hasattr(values, "new_tensor"):
             return _rescale_tensor(values, mean, scale, self._needs_float64)
         found = values.astype(np.float64) * scale + mean
-        is_wide = values.dtype.kind != "f" or self._needs_float64
-        return found if is_wide else found.astype(np.result_type(values.dtype, np.float32))
+        is_double = values.dtype.kind != "f" or self._needs_float64
+        return found if is_double else found.astype(np.result_type(values.dtype, np.float32))
 
     def _check_shape(self, values: Any) -> tuple[int, ...]:
         """Return the shape of a timestep in ``values``: that of the field, or () for one feature.
 
         Raises:
-            ConfigError: If values do not have it.
+            ConfigError: If ``values`` has another shape.
         """
         shape = () if self.mean.size == 1 else self.mean.shape
-        has_rows = self.by is not None  # a row of each group's value
+        has_rows = self.by is not None  # groups are given by row
         found = None if hasattr(values, "batch_sizes") else tuple(values.shape)
         if has_rows and getattr(values, "is_nested", False):
             found = None
@@ -303,10 +305,10 @@ class FittedMeanStd:
         return shape
 
     def _find_rows(self, values: Any, groups: Any) -> NDArray[np.int64]:
-        """Return the place of each row's group.
+        """Return the index of the group of each row.
 
         Raises:
-            ConfigError: If groups are missing, or they are not as many as rows.
+            ConfigError: If groups are missing, or their number is not that of the rows.
         """
         if groups is None:
             raise ConfigError(
@@ -314,37 +316,37 @@ class FittedMeanStd:
                 f"as it was fitted by it. Pass it: inverse({{{self.name!r}: ..., "
                 f"{self.by!r}: ...}})."
             )
-        places = self._find_places(groups)
-        if len(places) != len(values):
+        indices = self._find_indices(groups)
+        if len(indices) != len(values):
             raise ConfigError(
                 must_be(
                     f"statistics: {self.by!r} for the inverse of {self.name!r}",
                     f"a value for each of {len(values)} rows",
-                    f"{len(places)} values",
+                    f"{len(indices)} values",
                     "Pass those of the same batch, in the padded layout",
                 )
             )
-        return places
+        return indices
 
     def _select(self, groups: Any, lengths: NDArray[np.int64]) -> tuple[Any, Any]:
-        """Return the mean and the scale of each row, or of all of them."""
+        """Return the mean and the scale of each row, or one for all rows."""
         if self.by is None:
             return self._means[-1], self._scales[-1]
         lengths = np.asarray(lengths)
-        has_rows = lengths > 0  # a sequence without any needs no statistics
+        has_rows = lengths > 0  # the group of an empty sequence may be unknown
         groups = np.asarray(groups, dtype=object if isinstance(groups, list) else None)[has_rows]
-        places = np.repeat(self._find_places(groups), lengths[has_rows])
-        return self._means[places], self._scales[places]
+        indices = np.repeat(self._find_indices(groups), lengths[has_rows])
+        return self._means[indices], self._scales[indices]
 
-    def _find_places(self, groups: Any) -> NDArray[np.int64]:
+    def _find_indices(self, groups: Any) -> NDArray[np.int64]:
         if isinstance(groups, list):
             distinct = list(dict.fromkeys(groups))
-            place_of = {group: place for place, group in enumerate(distinct)}
-            places = np.array([place_of[group] for group in groups], dtype=np.int64)
+            index_of = {group: index for index, group in enumerate(distinct)}
+            indices = np.array([index_of[group] for group in groups], dtype=np.int64)
         else:
             tensor = groups.detach().cpu() if hasattr(groups, "detach") else groups
-            distinct, places = list_groups(tensor)
-        known = np.array([self._places.get(group, -1) for group in distinct], dtype=np.int64)
+            distinct, indices = list_groups(tensor)
+        known = np.array([self._group_indices.get(group, -1) for group in distinct], dtype=np.int64)
         if self._unknown == "error" and (known < 0).any():
             group = distinct[int(np.flatnonzero(known < 0)[0])]
             raise DecodeError.at(
@@ -352,11 +354,11 @@ class FittedMeanStd:
                 "that was fitted. Fit over it, too, or use MeanStd(unknown='overall').",
                 field=self.name,
             )
-        return known[places]
+        return known[indices]
 
 
 def _find_present(chunk: FieldChunk, rule: NanRule) -> NDArray[np.bool_] | None:
-    """Return which values are numbers; None if all are."""
+    """Return which values are finite; None if all are."""
     values = chunk.values
     if values.dtype.kind != "f":
         return None
@@ -365,7 +367,7 @@ def _find_present(chunk: FieldChunk, rule: NanRule) -> NDArray[np.bool_] | None:
         return None
     bad = ~finite if rule == "error" else np.isinf(values)
     if bad.any():
-        row, feature = (int(place[0]) for place in np.nonzero(bad))
+        row, feature = (int(axis[0]) for axis in np.nonzero(bad))
         value = values[row, feature]
         hint = (
             "Fit with MeanStd(nan='ignore') or nan='impute'"
@@ -381,7 +383,7 @@ def _to_scales(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _exceeds_float32(means: NDArray[np.float64], scales: NDArray[np.float64]) -> bool:
-    """Return whether float32 cannot hold values, or rounds them by a part of their deviation."""
+    """Return whether float32 cannot represent values, or rounds them too coarsely."""
     largest = float(np.finfo(np.float32).max)
     sizes = np.abs(means) + scales
     steps = np.spacing(np.minimum(sizes, largest / 2).astype(np.float32)).astype(np.float64)
@@ -391,7 +393,7 @@ def _exceeds_float32(means: NDArray[np.float64], scales: NDArray[np.float64]) ->
 def _rescale_tensor(
     values: Any, mean: NDArray[np.float64], scale: NDArray[np.float64], needs_float64: bool
 ) -> Any:
-    """Return ``values * scale + mean``, computed in float64, as a tensor of their precision."""
+    """Compute ``values * scale + mean`` in float64; return it in the precision of ``values``."""
     inputs = values.cpu() if values.device.type == "mps" else values  # has no float64
     doubles = inputs.double()
     found = doubles * doubles.new_tensor(scale) + doubles.new_tensor(mean)

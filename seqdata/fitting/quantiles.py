@@ -1,4 +1,4 @@
-"""Exact quantiles of a field, found digit by digit with integer counts: clipped values."""
+"""Exact quantiles of a field, found digit by digit with integer counts, to clip values."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from seqdata.fitting.field_chunk import (
 from seqdata.fitting.mean_std import COARSE, NanRule
 from seqdata.protocols import Field
 
-_COUNTS_IN_MEMORY = 1 << 22  # of a pass, over all features and places
+_COUNTS_IN_MEMORY = 1 << 22  # most counts of a pass, over all features and ranks
 _SIGN = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Quantiles:
-    """Clip a field between quantiles: below the lowest and above the highest.
+    """Clip a field to the range from its lowest to its highest quantile.
 
     Quantiles are those of ``numpy.quantile``, exact and for each feature of a timestep, without
     sorting: the data is read a few times, and each pass counts one digit of the numbers.
 
     Args:
-        *levels: At least one, in [0, 1], rising.
-        nan: Treatment of NaN: ``error``; ``ignore``: it is left out, and stays; ``impute``: it is
-            left out, and becomes the median.
+        *levels: Levels of the quantiles, in [0, 1], rising; at least one.
+        nan: Treatment of NaN: ``error``; ``ignore``: not counted, and kept; ``impute``: not
+            counted, and replaced by the median.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -61,21 +61,21 @@ class Quantiles:
             )
 
     def start(self, name: str, field: Field) -> DigitsAccumulator:
-        """Return what collects counts; see ``Estimator``."""
+        """Return an accumulator of counts; see ``Estimator``."""
         check_number_field("Quantiles", name, field)
         return DigitsAccumulator(self, name, field)
 
 
 class DigitsAccumulator:
-    """Finds numbers of given ranks digit by digit, the highest first.
+    """Finds the numbers at given ranks of the sorted values, digit by digit, the highest first.
 
-    Numbers become unsigned integers of the same order. Each pass counts how often each next digit
-    follows the digits that are known of a rank's number.
+    Numbers become unsigned integers of the same order. Each pass counts the next digits of the
+    numbers that begin with the digits known so far.
 
     Args:
-        estimator: Estimator that was asked for.
+        estimator: The estimator.
         name: Name of the field.
-        field: Its field.
+        field: Dtype and shape of the field.
     """
 
     def __init__(self, estimator: Quantiles, name: str, field: Field) -> None:
@@ -88,17 +88,17 @@ class DigitsAccumulator:
         self._key_bits = 8 * _key_dtype(np.dtype(field.dtype)).itemsize
         self._known_bits = 0
         self._counts = np.zeros(self._features, dtype=np.int64)
-        # of each feature and level the rank below and the rank above, (features, levels, 2)
+        # the rank below and the rank above each level of each feature, (features, levels, 2)
         self._prefixes = np.zeros((self._features, len(levels), 2), dtype=np.uint64)
         self._ranks = np.zeros(self._prefixes.shape, dtype=np.int64)
         self._begin_digit()
 
     def measure(self, chunk: FieldChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the places in the table of counts that a chunk adds to, and how much."""
+        """Return the indices in the table of counts that a chunk adds to, and its counts."""
         keys, present = _to_keys(chunk, self._estimator.nan)
         shift = np.uint64(self._key_bits - self._known_bits - self._digit_bits)
         mask = np.uint64((1 << self._digit_bits) - 1)
-        places, counts = [], []
+        indices, counts = [], []
         for target, (feature, prefix) in enumerate(self._targets):
             column = keys[:, feature] if present is None else keys[present[:, feature], feature]
             if self._known_bits:
@@ -107,14 +107,14 @@ class DigitsAccumulator:
             digits = ((column >> shift) & mask).astype(np.int64)
             found = np.bincount(digits)
             used = np.flatnonzero(found)
-            places.append(used + (target << self._digit_bits))
+            indices.append(used + (target << self._digit_bits))
             counts.append(found[used])
-        return np.concatenate(places), np.concatenate(counts).astype(np.int64)
+        return np.concatenate(indices), np.concatenate(counts).astype(np.int64)
 
     def add(self, partial: tuple[NDArray[np.int64], NDArray[np.int64]]) -> None:
         """Add the counts of a chunk."""
-        places, counts = partial
-        self._table.reshape(-1)[places] += counts
+        indices, counts = partial
+        self._table.reshape(-1)[indices] += counts
 
     def end_pass(self) -> bool:
         """Choose the next digit of every rank; return whether there are more digits."""
@@ -126,13 +126,13 @@ class DigitsAccumulator:
                 self._ranks[..., 0] + 1, np.maximum(self._counts, 1)[:, None] - 1
             )
         ends = np.cumsum(self._table, axis=1)
-        places = {target: place for place, target in enumerate(self._targets)}
+        rows = {target: row for row, target in enumerate(self._targets)}
         for at in np.ndindex(*self._prefixes.shape):
             prefix = int(self._prefixes[at])
-            place = places[at[0], prefix]
-            digit = int(np.searchsorted(ends[place], self._ranks[at], side="right"))
-            digit = min(digit, (1 << self._digit_bits) - 1)  # of a feature without values
-            self._ranks[at] -= ends[place, digit - 1] if digit else 0
+            row = rows[at[0], prefix]
+            digit = int(np.searchsorted(ends[row], self._ranks[at], side="right"))
+            digit = min(digit, (1 << self._digit_bits) - 1)  # larger if the feature has no values
+            self._ranks[at] -= ends[row, digit - 1] if digit else 0
             self._prefixes[at] = (prefix << self._digit_bits) | digit
         self._known_bits += self._digit_bits
         if self._known_bits == self._key_bits:
@@ -160,7 +160,7 @@ class DigitsAccumulator:
         }
 
     def _check_resolution(self, values: NDArray[np.float64]) -> None:
-        """Raise if float32, in which integers are clipped, hardly tells them apart.
+        """Raise if float32, to which clipped integers are converted, hardly distinguishes them.
 
         Raises:
             DataError: If its steps are not small compared with the difference of the quantiles.
@@ -194,7 +194,7 @@ class DigitsAccumulator:
 
 
 class FittedQuantiles:
-    """Quantiles that were fitted.
+    """Fitted quantiles of a field.
 
     Args:
         name: Name of the field.
@@ -202,7 +202,7 @@ class FittedQuantiles:
 
     Attributes:
         levels: The levels.
-        values: float64 (levels, *shape).
+        values: float64 (levels, *shape), the quantiles.
     """
 
     def __init__(self, name: str, plain: dict[str, Any]) -> None:
@@ -214,10 +214,10 @@ class FittedQuantiles:
         self._median = plain["median"] and np.array(plain["median"], dtype=np.float64)
 
     def apply(self, values: NDArray[Any], lengths: NDArray[np.int64], groups: Any) -> Any:
-        """Return values that are clipped between the lowest and the highest quantile.
+        """Return values, clipped between the lowest and the highest quantile.
 
         Raises:
-            DecodeError: If there is a NaN, and the rule does not allow it.
+            DecodeError: If there is a NaN, unless ``nan`` allows it.
         """
         del lengths, groups
         low = self.values[0] if len(self.levels) > 1 or self.levels[0] < 0.5 else -np.inf
@@ -236,7 +236,7 @@ class FittedQuantiles:
         return found.astype(dtype)
 
     def inverse(self, values: Any, groups: Any = None) -> Any:
-        """Return the values as they are: they are in the unit of the data."""
+        """Return the values unchanged: they are in the unit of the data."""
         del groups
         return values
 
@@ -248,7 +248,7 @@ def _key_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _to_keys(
     chunk: FieldChunk, rule: NanRule
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_] | None]:
-    """Return unsigned integers in the order of the values, and which values are numbers."""
+    """Return unsigned integers in the order of the values, and which values are not NaN."""
     values: NDArray[Any] = chunk.values
     unsigned, bits = _key_dtype(values.dtype), 8 * values.dtype.itemsize
     top = np.uint64(1 << (bits - 1))
@@ -288,11 +288,11 @@ def _from_keys(keys: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[np.flo
 def _interpolate(
     below: NDArray[np.float64], above: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return numbers between others, rounded as ``numpy.quantile`` does."""
-    with np.errstate(all="ignore"):  # differences of what is infinite or very large
+    """Interpolate between numbers, rounded as ``numpy.quantile`` does."""
+    with np.errstate(all="ignore"):  # infinite and very large numbers
         steps = above - below
         found = np.where(weights >= 0.5, above - steps * (1 - weights), below + steps * weights)
-        wide = ~np.isfinite(steps)
-        found[wide] = (below * (1 - weights) + above * weights)[wide]
+        overflows = ~np.isfinite(steps)
+        found[overflows] = (below * (1 - weights) + above * weights)[overflows]
     exact = (below == above) | (weights == 0) | np.isnan(found)
     return np.where(exact, below, found)

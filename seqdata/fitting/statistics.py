@@ -26,9 +26,9 @@ from seqdata.storage.local_files import write_atomically
 from seqdata.storage.writing.table_files import check_suffix
 
 VERSION = 1
-_PACKED = "zlib:"  # before content that is compressed
-_MAX_PLAIN = 4096  # characters of content that stays readable
-_MAX_UNPACKED = 1 << 28  # bytes of content, at most
+_PACKED = "zlib:"  # prefix of compressed content
+_MAX_PLAIN = 4096  # most characters of content that is not compressed
+_MAX_UNPACKED = 1 << 28  # most bytes of content
 
 FittedField = FittedMeanStd | FittedQuantiles | FittedLabels | FittedVocabulary
 _KINDS: Mapping[str, type[FittedField]] = {
@@ -41,19 +41,19 @@ _KINDS: Mapping[str, type[FittedField]] = {
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics that ``fit`` has found: field -> what was fitted of it.
+    """Result of ``fit``: the fitted statistics of each field, by name.
 
-    It is made of plain data, so that it goes into checkpoints, run files and other processes.
+    It consists of plain data, so that checkpoints, run files and other processes can hold it.
 
     Args:
-        content: Fitted values as JSON; compressed where it is long.
-        digest: Digest of the JSON, not compressed, 32 hex digits; empty: it is computed. That of
-            the compressed content, which releases before saved, is replaced.
-        fitted_on: Which view was fitted, by which ``seqdata doctor --leaks`` knows it again: its
-            fingerprint, the number of sequences and timesteps, and the lowest hashes of ids.
+        content: Fitted values as JSON; compressed if it is long.
+        digest: Digest of the uncompressed JSON, 32 hex digits; empty: it is computed. A digest of
+            the compressed content, as earlier releases saved it, is replaced.
+        fitted_on: Identity of the fitted view, for ``seqdata doctor --leaks``: its fingerprint, the
+            number of sequences and timesteps, and the lowest hashes of ids.
 
     Raises:
-        ConfigError: If the content is not what the digest names, or of another version.
+        ConfigError: If the content does not match the digest, or is of another version.
 
     Examples:
         >>> from seqdata import MeanStd, fit
@@ -62,7 +62,7 @@ class Statistics:
         [3.0, 4.633]
     """
 
-    content: str = field(compare=False)  # compressed, it differs between machines
+    content: str = field(compare=False)  # compression differs between machines
     digest: str = ""
     fitted_on: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -81,8 +81,8 @@ class Statistics:
             )
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any], fitted_on: Mapping[str, Any]) -> Statistics:
-        """Return statistics of plain data, as ``plain`` has it, and of the view it is from."""
+    def from_plain(cls, plain: Mapping[str, Any], fitted_on: Mapping[str, Any]) -> Statistics:
+        """Return statistics with the given values of ``plain`` and ``fitted_on``."""
         text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         if len(text) > _MAX_PLAIN:
             text = _PACKED + base64.b85encode(zlib.compress(text.encode(), 9)).decode()
@@ -90,7 +90,7 @@ class Statistics:
 
     @cached_property
     def plain(self) -> dict[str, Any]:
-        """The fitted values, as plain data."""
+        """Fitted values as plain data."""
         try:
             return dict(json.loads(self._text))
         except (ValueError, TypeError) as error:
@@ -98,7 +98,7 @@ class Statistics:
 
     @property
     def _text(self) -> str:
-        """The content, not compressed."""
+        """Uncompressed content."""
         if not self.content.startswith(_PACKED):
             return self.content
         try:
@@ -108,7 +108,7 @@ class Statistics:
             raise _make_damage_error(error) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what it is made of."""
+        """Return the fields, without cached values."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __getitem__(self, name: str) -> FittedField:
@@ -126,7 +126,7 @@ class Statistics:
         return name in self._fitted
 
     def items(self) -> ItemsView[str, FittedField]:
-        """Return the fields with what was fitted of each."""
+        """Return pairs of field and fitted statistics."""
         return self._fitted.items()
 
     def __repr__(self) -> str:
@@ -142,18 +142,18 @@ class Statistics:
         }
 
     def transform(self) -> StatisticsTransform:
-        """Return the columnar transform: standardized, clipped and encoded fields."""
+        """Return a columnar transform that standardizes, clips and encodes fields."""
         return StatisticsTransform(self)
 
     def inverse(self) -> StatisticsInverse:
-        """Return the function that brings predictions back into the unit of the data."""
+        """Return a function that converts predictions back to the unit of the data."""
         return StatisticsInverse(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file, whole or not at all.
+        """Write a JSON file, completely or not at all.
 
         Raises:
-            ConfigError: If the path is that of another kind of table.
+            ConfigError: If the path has the suffix of another format.
             OSError: If the file cannot be written.
         """
         check_suffix("Statistics.save: the path", path, ".json")
@@ -164,14 +164,14 @@ class Statistics:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
-        """Read a JSON file that ``save`` has written.
+        """Read a JSON file that ``save`` wrote.
 
         Raises:
             ConfigError: If it cannot be read, or is not such a file.
         """
         try:
             saved = json.loads(Path(path).read_bytes())
-            statistics = cls.of(saved["statistics"], dict(saved["fitted_on"]))
+            statistics = cls.from_plain(saved["statistics"], dict(saved["fitted_on"]))
             digest = saved["digest"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
@@ -187,7 +187,7 @@ class Statistics:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Statistics:
-        """Read statistics back from a checkpoint.
+        """Return the statistics of a checkpoint.
 
         Raises:
             ConfigError: If the state is damaged.
@@ -206,8 +206,8 @@ class Statistics:
 class StatisticsTransform:
     """Applies statistics to the columns of a batch; made by ``Statistics.transform``.
 
-    Fields that are not in the batch are passed over. Lengths stay; ids of texts run along axes of
-    their own, as ``axes`` says.
+    Fields that are not in the batch are skipped. Lengths do not change; token ids of strings run
+    along the axes in ``axes``.
 
     Args:
         statistics: Fitted statistics.
@@ -217,7 +217,7 @@ class StatisticsTransform:
 
     @property
     def axes(self) -> dict[str, str]:
-        """Field -> the axis that ids of its texts run along."""
+        """Field -> the axis of its token ids, for fields of strings."""
         found = {}
         for name, fitted in self.statistics.items():
             if isinstance(fitted, FittedVocabulary) and fitted.axis is not None:
@@ -226,14 +226,14 @@ class StatisticsTransform:
 
     @property
     def by_timestep(self) -> bool:
-        """Whether each timestep is changed by itself; ids of a text come from the whole text."""
+        """Whether each timestep is changed by itself; token ids need the whole string."""
         return not self.axes
 
     def __call__(self, columns: dict[str, Any], seeds: Any) -> dict[str, Any]:
-        """Return the columns, with the fields that were fitted changed.
+        """Return the columns, with the fitted fields transformed.
 
         Raises:
-            DecodeError: If a value does not keep the rules of its field.
+            DecodeError: If a value is not allowed by the estimator of its field.
         """
         del seeds
         changed = dict(columns)
@@ -253,7 +253,7 @@ class StatisticsTransform:
 
 @dataclass(frozen=True)
 class StatisticsInverse:
-    """Brings predictions back into the unit of the data; made by ``Statistics.inverse``.
+    """Converts predictions back to the unit of the data; made by ``Statistics.inverse``.
 
     Args:
         statistics: Fitted statistics.
@@ -262,15 +262,15 @@ class StatisticsInverse:
     statistics: Statistics
 
     def __call__(self, predictions: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the predictions with the fields that were fitted changed; others stay.
+        """Return the predictions, with the fitted fields converted; others are unchanged.
 
         Args:
-            predictions: Field -> array or tensor; with ``MeanStd(by=...)`` the groups, too, as a
-                batch has them: numbers of classes where the statistics encode them.
+            predictions: Field -> array or tensor; with ``MeanStd(by=...)`` also the groups, as a
+                batch has them: class indices if the statistics encode them.
 
         Raises:
-            ConfigError: If groups are missing or do not tell what was stored, values do not have
-                the shape of their field, or numbers are not those of labels or tokens.
+            ConfigError: If groups are missing or cannot be decoded, values do not have the shape of
+                their field, or an integer is not the index of a class or token.
         """
         found = dict(predictions)
         for name, fitted in self.statistics.items():
@@ -283,15 +283,15 @@ class StatisticsInverse:
 
 
 def _decode_groups(name: str, encoder: FittedField, groups: Any) -> Any:
-    """Return the stored values of groups that a transform has changed.
+    """Return the stored values of groups that a transform has encoded.
 
     Args:
         name: The field that was fitted by group.
-        encoder: Fitted encoder of the field of groups.
-        groups: As a batch has them.
+        encoder: Fitted statistics of the grouping field.
+        groups: The groups of a batch.
 
     Raises:
-        ConfigError: If they do not tell the stored ones.
+        ConfigError: If the encoding cannot be reversed.
     """
     if isinstance(encoder, FittedLabels):
         return encoder.decode_groups(groups)

@@ -1,4 +1,4 @@
-"""Tokens of a field, and their ids: texts become token ids on an axis of their own."""
+"""Tokens of a field, and their ids: strings become token ids on an axis of their own."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from seqdata.protocols import Field
 from seqdata.storage.fields import has_numbers, is_text
 
 PAD_ID, UNKNOWN_ID, FIRST_ID = 0, 1, 2
-_BOUNDARY = "\0"  # between texts that are split into words together
+_BOUNDARY = "\0"  # between strings that are split into words together
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Encode texts as ids of their tokens; 0 is padding, 1 an unknown token.
+    """Encode strings as ids of their tokens; 0 is padding, 1 an unknown token.
 
-    Tokens have the ids 2, 3, ... by how often they are there, equal ones by code points. A field of
-    ``str`` becomes int64 ids along an axis of its own. A field of integers is a field of tokens:
-    its ids run along its axis.
+    Tokens have the ids 2, 3, ... in the order of their counts, those of equal count by code points.
+    A field of ``str`` becomes int64 ids along an axis of its own. A field of integers is a field of
+    tokens: its ids run along its axis.
 
     Args:
         min_count: Least number of occurrences of a token with an id of its own.
-        max_size: Tokens that get one, at most; None: all.
-        tokens: Pieces that a text is split into: ``words`` at white space, or ``characters``.
+        max_size: Largest number of tokens with an id of their own; None: no limit.
+        tokens: Tokens of a string: ``words`` at white space, or ``characters``.
         unknown: Treatment of a token without an id: ``token`` (id 1), or ``error``.
-        axis: The axis that ids of texts run along; None: one with the name of the field. Along the
-            axis that is planned on, measure lengths with ``measure_lengths``.
+        axis: Axis of the ids of strings; None: one with the name of the field. If it is the planned
+            axis, measure lengths with ``measure_lengths``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -63,7 +63,7 @@ class Vocabulary:
         check_choice("Vocabulary", "unknown", self.unknown, ("token", "error"))
 
     def start(self, name: str, field: Field) -> TokensAccumulator:
-        """Return what collects tokens; see ``Estimator``."""
+        """Return an accumulator of tokens; see ``Estimator``."""
         if not (is_text(field) or (has_numbers(field, "iu") and not field.shape)):
             shape = f" of shape {field.shape}" if field.shape else ""
             raise ConfigError(
@@ -80,9 +80,9 @@ class TokensAccumulator:
     """Counts each token.
 
     Args:
-        estimator: Estimator that was asked for.
+        estimator: The estimator.
         name: Name of the field.
-        field: Its field.
+        field: Dtype and shape of the field.
     """
 
     def __init__(self, estimator: Vocabulary, name: str, field: Field) -> None:
@@ -91,7 +91,7 @@ class TokensAccumulator:
         self._counts: Counter[Any] = Counter()
 
     def measure(self, chunk: FieldChunk) -> Counter[Any]:
-        """Return the tokens of a chunk and how often each is there."""
+        """Return the tokens of a chunk and their counts."""
         if isinstance(chunk.values, list):
             has_words = self._estimator.tokens == "words"
             return Counter(" ".join(chunk.values).split() if has_words else "".join(chunk.values))
@@ -107,7 +107,7 @@ class TokensAccumulator:
         return False
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the tokens that have ids, in their order."""
+        """Return the tokens that have ids, in the order of the ids."""
         least = self._estimator.min_count
         frequent = [token for token, count in self._counts.items() if count >= least]
         frequent.sort(key=lambda token: (-self._counts[token], token))
@@ -124,15 +124,15 @@ class TokensAccumulator:
 
 
 class FittedVocabulary:
-    """Tokens that were fitted.
+    """Fitted tokens of a field.
 
     Args:
         name: Name of the field.
         plain: Result of the accumulator.
 
     Attributes:
-        tokens: In the order of their ids, which begin at 2.
-        axis: That ids of texts run along; None for a field of integers.
+        tokens: Tokens in the order of their ids, which begin at 2.
+        axis: Axis of the ids of strings; None for a field of integers.
     """
 
     def __init__(self, name: str, plain: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ class FittedVocabulary:
         self.axis: str | None = plain["axis"]
         self._has_words = plain["split"] == "words"
         self._codes = Codes(
-            {token: number for number, token in enumerate(self.tokens, FIRST_ID)},
+            {token: id_ for id_, token in enumerate(self.tokens, FIRST_ID)},
             None if plain["unknown"] == "error" else UNKNOWN_ID,
             f"statistics: token {{}} of field {name!r} has no id. Fit over it, too, or use "
             "Vocabulary(unknown='token').",
@@ -150,24 +150,24 @@ class FittedVocabulary:
 
     @property
     def size(self) -> int:
-        """Number of ids, with padding and the unknown token: the rows of an embedding."""
+        """Number of ids, including padding and the unknown token: the rows of an embedding."""
         return FIRST_ID + len(self.tokens)
 
     def apply(self, values: Any, lengths: NDArray[np.int64], groups: Any) -> Any:
-        """Return the ids of tokens, int64 (n,), and of texts the tokens of each.
+        """Return the ids of tokens, int64 (n,); of strings also the number of tokens of each.
 
         Raises:
-            DecodeError: If a token is unknown, and the rule does not allow it.
+            DecodeError: If a token is unknown, unless ``unknown`` allows it.
         """
         del lengths, groups
         if not isinstance(values, list):
-            distinct, places = np.unique(values, return_inverse=True)
-            return self._codes.encode(distinct.tolist(), len(distinct))[places.reshape(-1)]
+            distinct, inverse = np.unique(values, return_inverse=True)
+            return self._codes.encode(distinct.tolist(), len(distinct))[inverse.reshape(-1)]
         tokens, counts = (_split_words if self._has_words else _split_characters)(values)
         return self._codes.encode(tokens, int(counts.sum())), counts
 
     def inverse(self, values: Any, groups: Any = None) -> Any:
-        """Return the tokens of ids, in lists of the same shape; of 0 and 1 they are None."""
+        """Return the tokens of ids, in lists of the same shape; None for the ids 0 and 1."""
         del groups
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         table = np.array([None, None, *self.tokens, None], dtype=object)[: self.size]
@@ -183,11 +183,11 @@ class FittedVocabulary:
 
 
 def _split_words(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
-    """Return the words of texts and how many each has, int64 (texts,)."""
+    """Return the words of strings and the number of words of each, int64 (texts,)."""
     words = f" {_BOUNDARY} ".join(texts).split()
-    # NumPy takes a text of NULs for an empty one, and finds no boundary
+    # NumPy takes a string of NULs for an empty one, and would find no boundary
     ends = np.array([at for at, word in enumerate(words) if word == _BOUNDARY], dtype=np.int64)
-    if len(ends) != max(len(texts) - 1, 0):  # a text holds the boundary as a word
+    if len(ends) != max(len(texts) - 1, 0):  # a string has the boundary as a word
         split = [text.split() for text in texts]
         counts = np.array([len(each) for each in split], dtype=np.int64)
         return [word for each in split for word in each], counts
@@ -196,5 +196,5 @@ def _split_words(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
 
 
 def _split_characters(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
-    """Return the characters of texts and how many each has, int64 (texts,)."""
+    """Return the characters of strings and the number of characters of each, int64 (texts,)."""
     return "".join(texts), np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))

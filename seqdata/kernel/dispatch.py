@@ -26,8 +26,8 @@ ChecksumBuffers = tuple[
 """Checksums by which a source is verified.
 
 Algorithm; bytes of a block; per shard uint32 checksums; per shard int64 (sequences+1,) sequence ->
-its first checksum, or None where each has one; writable bits that say what is verified, or None;
-per shard its first bit; and uint32 or uint64 lengths of all sequences, or None.
+first checksum, or None if each has one; writable bits of verified blocks, or None; per shard the
+first bit; and uint32 or uint64 lengths of all sequences, or None.
 """
 
 
@@ -47,13 +47,13 @@ class Kernel(Protocol):
         """Return a source over the buffers of one field.
 
         Args:
-            values: Per shard, a buffer in which all its timesteps lie.
-            extents: Per shard (begins, ends), int64 (sequences,) each: where the values of a
-                sequence lie in the buffer; None: one timestep each, in order.
-            starts: int64 (shards+1,): shard -> its first sequence, from 0.
-            width: Bytes per timestep.
-            checks: The checksums that ``fill`` verifies; None for none.
-            unit: Bytes that extents count by; as they are left out, timesteps.
+            values: Per shard, a buffer with all its timesteps.
+            extents: Per shard (begins, ends), int64 (sequences,) each: positions of the values of a
+                sequence in the buffer; None: one timestep each, in order.
+            starts: int64 (shards+1,): shard -> first sequence, from 0.
+            width: Number of bytes per timestep.
+            checks: The checksums that ``fill`` verifies; None: no checksums.
+            unit: Number of bytes in which extents count; by default ``width``.
 
         Raises:
             ValueError: If a buffer is shorter than its number of sequences asks for.
@@ -63,11 +63,11 @@ class Kernel(Protocol):
     def fill(
         self, source: KernelSource, spans: Any, bounds: Any, out: Any, padding: bytes | None, /
     ) -> int:
-        """Copy spans and pad; return -1, or the number of the first span that does not exist.
+        """Copy spans and pad; return -1, or the index of the first span that does not exist.
 
         If a span is bad, nothing is written. If the checksum of one differs, the result is ``-2 -
-        number``, and what was written must not be used. Buffers are not trusted: whatever they
-        hold, nothing outside of them is read or written.
+        index``, and the output must not be used. Buffers are not trusted: for any content, nothing
+        outside of them is read or written.
 
         Args:
             source: Source of the field.
@@ -113,30 +113,30 @@ class Kernel(Protocol):
         stop: int,
         /,
     ) -> PackResult:
-        """Copy rows into buffers as long as they are plain, and return what was left.
+        """Copy rows into buffers as long as they are plain, and return the row that is not.
 
-        A plain row is a dict of just the fields, whose values are C-contiguous arrays of the
-        field's dtype and shape, numbers, ``str`` or ``bytes``. One that is not, or that has no room
-        any more, is given back whole, with nothing of it copied.
+        A plain row is a dict of exactly the fields, whose values are C-contiguous arrays of the
+        field's dtype and shape, numbers, ``str`` or ``bytes``. Another row, or one that does not
+        fit, is returned, and nothing of it is copied.
 
         Args:
-            rows: Where they are taken from, no more than are packed or given back.
-            buffers: Room for each field.
+            rows: Iterator over rows, of which no more are taken than are packed or returned.
+            buffers: Buffer of each field.
             array: The type of arrays.
-            max_rows: Rows at most.
-            stop: Bytes from which on no more are taken: of values, and 8 per noted end.
+            max_rows: Maximum number of rows.
+            stop: Number of bytes after which no more rows are taken: of values, and 8 per end.
 
         Returns:
-            Rows copied; the bytes of them; bytes used per field; and ``(row,)`` that was given
-            back, ``()`` where there may be more rows, None where there are none.
+            Number of copied rows; number of their bytes; bytes used per field; and ``(row,)`` for a
+            row that was not copied, ``()`` if there may be more rows, None if there are none.
 
         Raises:
-            ValueError: If a buffer is too short for what is said of it.
+            ValueError: If a buffer is too short.
         """
         ...
 
     def map_file(self, descriptor: int, size: int, /) -> Any:
-        """Map the first ``size`` bytes of a file for reading; the descriptor may be closed then."""
+        """Map the first ``size`` bytes of a file for reading; its descriptor may then be closed."""
         ...
 
     def populate(self, mapping: Any, first: int, stop: int, /) -> bool:

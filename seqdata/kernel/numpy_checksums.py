@@ -27,7 +27,7 @@ def get_checksum(name: str) -> ChecksumFn:
     """Return the function of an algorithm, from a buffer to its checksum.
 
     Raises:
-        ValueError: If it cannot be computed.
+        ValueError: If the checksum cannot be computed.
     """
     function = zlib.crc32 if name == "crc32" else _load_crc32c() if name == "crc32c" else None
     if function is None:
@@ -76,14 +76,14 @@ class NumpyChecksums:
     def check_span(
         self, shard: int, index: int, number: int, content: NDArray[np.uint8], span: slice
     ) -> bool:
-        """Return whether the bytes that a span touches are right, and mark them as verified.
+        """Return whether the blocks of a span have the right checksums, and mark them as verified.
 
         Args:
-            shard: Where the sequence lies.
-            index: Its number there.
-            number: Its number in the store.
-            content: All its bytes.
-            span: Those that are asked for.
+            shard: Index of the sequence's shard.
+            index: Index of the sequence in the shard.
+            number: Index of the sequence in the store.
+            content: All bytes of the sequence.
+            span: Range of the requested bytes.
         """
         blocks = max(1, -(-len(content) // self.checksum_bytes))
         first, stop = index, index + 1
@@ -130,7 +130,7 @@ def make_checksums(checks: Any, starts: list[int], width: int, *, ragged: bool) 
     """Return the checksums of a source, validated as in the compiled kernel.
 
     Raises:
-        ValueError: If there is too little of something.
+        ValueError: If checksums, offsets, bits or lengths are too few.
     """
     name, checksum_bytes, checksums, offsets, bits, first_bits, lengths = checks
     shards = len(starts) - 1

@@ -1,7 +1,7 @@
 """The kernel in NumPy: the same functions, checks and results as ``_fill.c``, but slower.
 
-Used without a compiler, and by the tests as the reference of the compiled kernel. Place in the
-flow: below every store. Reads: buffers. Makes: filled output.
+It is used without a compiler, and by the tests as the reference of the compiled kernel. Place in
+the flow: below every store.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def verify(source: NumpySource, spans: Any) -> int:
 
 
 def _find_mismatch(source: NumpySource, locations: list[_SpanLocation]) -> int:
-    """Return the number of the first span whose checksum differs; -1 without one."""
+    """Return the index of the first span whose checksum differs; -1 without one."""
     checks = source.checks
     if checks is None:
         return -1
@@ -175,7 +175,7 @@ def _find_mismatch(source: NumpySource, locations: list[_SpanLocation]) -> int:
 
 
 def _locate_spans(source: NumpySource, table: NDArray[np.int64]) -> list[_SpanLocation] | int:
-    """Return the location of every span, or the number of the first that does not exist."""
+    """Return the location of every span, or the index of the first that does not exist."""
     locations: list[_SpanLocation] = []
     width = source.width
     for number, start, stop in table.reshape(-1, 3).tolist():

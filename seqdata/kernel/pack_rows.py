@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_KEY_BYTES = 1024
-"""Bytes of an id; as in ``_pack.h``."""
+"""Maximum number of bytes of an id; as in ``_pack.h``."""
 
 
 class FieldKind(IntEnum):
@@ -30,13 +30,13 @@ class FieldBuffer(NamedTuple):
     Attributes:
         name: Name of the field.
         kind: Kind of its values.
-        type: Python's own type of a number, or NumPy's scalar type; None if it is not a number.
-        dtype: Of arrays; of numbers NumPy's scalar type; None where it is text.
+        type: Python's type of a number, or NumPy's scalar type; None: values are not numbers.
+        dtype: Dtype of arrays, or NumPy's scalar type of numbers; None: values are strings.
         shape: Shape of one timestep, or of the whole value.
-        width: Bytes of the same.
-        values: Where values go; writable, C-contiguous.
-        used: Bytes of ``values`` that are taken.
-        ends: int64, where the end of each value is noted, in timesteps; None: all have one size.
+        width: Number of bytes of that shape.
+        values: Buffer of values, writable and C-contiguous.
+        used: Number of used bytes of ``values``.
+        ends: int64, end of each value in timesteps; None: all have one size.
     """
 
     name: str

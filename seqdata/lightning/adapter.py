@@ -1,7 +1,7 @@
-"""The adapter to Lightning: the only module that uses the Trainer's private attributes.
+"""Adapter to Lightning: the only module that uses private attributes of the Trainer.
 
-All other modules use the values of this module, so that a Lightning release that moves a counter
-breaks one file and its test.
+All other modules use this one, so that a Lightning release that moves a counter breaks one file and
+its test.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The progress of the Trainer.
+    """Progress of the Trainer.
 
     Attributes:
         ready: Number of steps of this epoch whose batch was fetched.
@@ -68,7 +68,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class LoopStates:
-    """The counters inside a checkpoint, to be changed in place."""
+    """Counters of a checkpoint, to be changed in place."""
 
     epochs: dict[str, Tracker]
     batches: dict[str, Any]
@@ -106,7 +106,7 @@ def is_trained_from(trainer: Trainer, iterator: object) -> bool:
 
 
 def attach(trainer: Trainer | None, callback: Callback, *, first: bool = False) -> None:
-    """Add ``callback`` to the Trainer, unless it has it: after all others, or before them."""
+    """Add ``callback`` to the Trainer, unless it is there: after all others, or before them."""
     if trainer is not None and callback not in get_callbacks(trainer):
         get_callbacks(trainer).insert(0 if first else len(get_callbacks(trainer)), callback)
 
@@ -126,7 +126,7 @@ def get_callbacks(trainer: Trainer) -> list[Callback]:
 
 
 def find_callback(trainer: Trainer | None, callback_type: type[Any]) -> Any:
-    """Return the callback of a Trainer that is of a type; None if there is none.
+    """Return the callback of a Trainer with a given type; None if there is none.
 
     Raises:
         ConfigError: If there are several.
@@ -143,11 +143,10 @@ def find_callback(trainer: Trainer | None, callback_type: type[Any]) -> Any:
 
 
 def guard_searches(trainer: Trainer) -> None:
-    """Make searches of learning rate and batch size before a fit do what is possible with it.
+    """Skip the search of a learning rate in a resumed fit, and refuse that of a batch size.
 
-    Lightning's search of a rate loads a checkpoint of its own in place of the one that the fit
-    resumes from, so a resumed fit goes without. That of a batch size sets an attribute, which is
-    not the size of batches.
+    The search of a learning rate loads a checkpoint of its own in place of the one from which the
+    fit resumes. The search of a batch size sets an attribute that does not determine our batches.
     """
     for callback in get_callbacks(trainer):
         if isinstance(callback, LearningRateFinder | BatchSizeFinder):
@@ -155,12 +154,12 @@ def guard_searches(trainer: Trainer) -> None:
 
 
 def _search(callback: Callback, trainer: Trainer, pl_module: LightningModule) -> None:
-    vars(callback).pop("on_fit_start")  # so that it is the method of its class again
+    vars(callback).pop("on_fit_start")  # restores the method of the class
     name = type(callback).__name__
     if has_loaded_checkpoint(trainer):
         warnings.warn(
             f"resume: {name} does not search again in a fit with `ckpt_path`: the optimizers "
-            "continue with what the checkpoint has. Fit without `ckpt_path` to search",
+            "continue with the rates of the checkpoint. Fit without `ckpt_path` to search",
             SeqDataWarning,
             stacklevel=2,
         )
@@ -175,13 +174,13 @@ def _search(callback: Callback, trainer: Trainer, pl_module: LightningModule) ->
 
 
 def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> list[Exception]:
-    """Do what Lightning does about an exception after it has called the callback ``after``.
+    """End a run as Lightning does after an exception, after the callback ``after``.
 
-    So this callback may raise another exception in its place. All callbacks are called, even if
-    some raise.
+    That callback may then raise another exception. All later callbacks are called, even if some
+    raise.
 
     Returns:
-        The exceptions of callbacks: one that saves may need ranks that have ended.
+        The exceptions of callbacks, which may need ranks that have ended.
     """
     callbacks = get_callbacks(trainer)
     later_callbacks = callbacks[callbacks.index(after) + 1 :]
@@ -217,7 +216,7 @@ def is_fitting(trainer: Trainer | None) -> bool:
 
 
 def get_running_stage(trainer: Trainer | None) -> str:
-    """Return ``fit``, ``validate``, ``test`` or ``predict`` if it is running; else nothing."""
+    """Return ``fit``, ``validate``, ``test`` or ``predict``; empty if none is running."""
     running = trainer is not None and trainer.state.status == TrainerStatus.RUNNING
     return str(trainer.state.fn.value) if trainer and running and trainer.state.fn else ""
 
@@ -233,11 +232,11 @@ def is_in_validation(trainer: Trainer) -> bool:
 
 
 def has_validated(trainer: Trainer) -> bool:
-    """Return whether the latest validation of the fit has come to ``on_validation_end``."""
+    """Return whether the latest validation of the fit has reached ``on_validation_end``."""
     loop = trainer.fit_loop.epoch_loop.val_loop
     progress = loop.batch_progress
     is_through = progress.is_last_batch and progress.current.completed == progress.current.ready
-    return is_through and not loop._logged_outputs  # these are passed on before that hook
+    return is_through and not loop._logged_outputs  # they are logged before that hook
 
 
 def is_resuming(trainer: Trainer) -> bool:
@@ -248,7 +247,7 @@ def is_resuming(trainer: Trainer) -> bool:
 def get_world(trainer: Trainer | None) -> World:
     """Return rank and size along the data-parallel dimension, which need not be the global rank.
 
-    A strategy that splits rows in time has ``time_part``: number and count of parts.
+    A strategy that splits rows in time has ``time_part``: index and number of the parts.
     """
     if trainer is None:
         return World.current()
@@ -294,7 +293,7 @@ def has_dataloader_iter(trainer: Trainer) -> bool:
 
 
 def get_settings(trainer: Trainer) -> dict[str, Any]:
-    """Return the settings that decide which batches are trained, and how."""
+    """Return the settings that determine which batches are trained, and how."""
     launch_settings = {
         "strategy": type(trainer.strategy).__name__,
         "accelerator": type(trainer.accelerator).__name__,
@@ -309,7 +308,7 @@ def get_settings(trainer: Trainer) -> dict[str, Any]:
 
 
 def get_strategy_settings(trainer: Trainer) -> dict[str, Any]:
-    """Return the settings of a strategy by which ranks communicate, by name."""
+    """Return the settings of a strategy that affect communication, by name."""
     strategy: Any = trainer.strategy
     kinds = [type(getattr(strategy, name, None)) for name in ("_layer_sync", "_ddp_comm_hook")]
     comm_hook = getattr(strategy, "_ddp_comm_hook", None)
@@ -332,7 +331,7 @@ def get_datamodule_name(trainer: Trainer) -> str:
 
 
 def is_in_step(trainer: Trainer) -> bool:
-    """Return whether a training step has its batch and has not ended (no validation, fetching)."""
+    """Return whether a training step runs, and neither a validation nor the fetching of a batch."""
     counters = read_counters(trainer)
     return trainer.training and counters.ready > counters.processed
 
@@ -352,29 +351,29 @@ def is_in_evaluation(trainer: Trainer) -> bool:
 
 
 def is_reloading_every_epoch(trainer: Trainer) -> bool:
-    """Return whether every epoch requests its loader and its length again."""
+    """Return whether the Trainer requests the loader and its length in every epoch."""
     interval: int = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     return interval == 1 or trainer.max_epochs == 1
 
 
 def count_trained_steps(trainer: Trainer, steps: int) -> int:
-    """Return how many of an epoch's ``steps`` the Trainer will train, before it counts them."""
+    """Return the number of steps of an epoch of ``steps`` that the Trainer will train."""
     limit = trainer.limit_train_batches
     return min(steps, limit) if isinstance(limit, int) else int(steps * limit)
 
 
 def has_automatic_optimization(trainer: Trainer) -> bool:
-    """Return whether optimization is automatic, so that Lightning divides losses by the steps."""
+    """Return whether optimization is automatic: Lightning then divides losses by the steps."""
     return trainer.lightning_module.automatic_optimization
 
 
 def count_accumulated(trainer: Trainer) -> int:
-    """Return the steps of an update by which Lightning divides losses; 1 if it does not."""
+    """Return the number of steps by which Lightning divides losses; 1 if it does not."""
     return trainer.accumulate_grad_batches if has_automatic_optimization(trainer) else 1
 
 
 def get_validation_steps(trainer: Trainer) -> int | None:
-    """Return the steps between two validations of an epoch; None if not counted in steps."""
+    """Return the number of steps between two validations; None if it is not in steps."""
     interval = trainer.val_check_batch
     return interval if isinstance(interval, int) and trainer.enable_validation else None
 
@@ -388,7 +387,7 @@ def get_validation_seconds(trainer: Trainer) -> float | None:
 
 
 def get_validation_interval(trainer: Trainer) -> float | None:
-    """Return the seconds of ``val_check_interval``, also where nothing is validated."""
+    """Return the seconds of ``val_check_interval``, even if there is no validation."""
     seconds: float | None = getattr(trainer, "_val_check_time_interval", None)
     return seconds
 
@@ -396,8 +395,8 @@ def get_validation_interval(trainer: Trainer) -> float | None:
 def set_batch_size(trainer: Trainer, batch: Any) -> None:
     """Set the number of rows of a SequenceBatch in Lightning, for logged means.
 
-    Lightning would look for tensors by iterating over the batch, which yields names. Of zipped
-    parts it is that of the first, which Lightning would take of a dict of tensors.
+    Lightning would look for tensors by iterating over the batch, which yields names. For zipped
+    parts it is the number of the first part, as Lightning does for a dict of tensors.
     """
     if isinstance(batch, dict):
         batch = next(iter(batch.values()), None)
@@ -412,9 +411,9 @@ def is_logging_step(trainer: Trainer) -> bool:
 
 
 def lacks_scheduler_step(checkpoint: dict[str, Any]) -> bool:
-    """Return whether a checkpoint was saved for an error of ``lr_scheduler_step``.
+    """Return whether a checkpoint was saved after an error in ``lr_scheduler_step``.
 
-    Its optimizers have made the update; Lightning does not try the step of the scheduler again.
+    Its optimizers have made the update; Lightning does not repeat the step of the scheduler.
     """
     progress = checkpoint["loops"]["fit_loop"].get("epoch_loop.scheduler_progress")
     if progress is None:
@@ -423,12 +422,12 @@ def lacks_scheduler_step(checkpoint: dict[str, Any]) -> bool:
 
 
 def get_logged_step(trainer: Trainer) -> int:
-    """Return the number at which loggers show this step: with one optimizer its updates before."""
+    """Return the step of loggers: with one optimizer the number of updates before."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def log_now(trainer: Trainer, metrics: dict[str, float]) -> None:
-    """Pass metrics to the loggers at the step of Lightning's own metrics; on rank 0."""
+    """Log metrics at the step of Lightning's own metrics; call it on rank 0."""
     for logger in trainer.loggers:
         logger.log_metrics(metrics, step=get_logged_step(trainer))
 
@@ -436,8 +435,8 @@ def log_now(trainer: Trainer, metrics: dict[str, float]) -> None:
 def take_back_failed_step(trainer: Trainer) -> None:
     """Reset the counters of a step that failed and is trained again.
 
-    A resumed Trainer removes it from the epoch's counters only. With one started step too many in
-    the totals, later checkpoints cannot be resumed, and validation runs a step early if its
+    A resumed Trainer removes the step from the epoch's counters only. With one started step too
+    many in the totals, later checkpoints cannot be resumed, and validation runs a step early if its
     interval is counted over epochs.
     """
     total: Any = trainer.fit_loop.epoch_loop.batch_progress.total
@@ -451,7 +450,7 @@ def copy_metrics(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def restore_metrics(trainer: Trainer, metrics: dict[str, Tensor]) -> None:
-    """Restore the metrics that callbacks and schedulers monitor, as they were logged last."""
+    """Restore the latest logged metrics that callbacks and schedulers monitor."""
     device = trainer.strategy.root_device
     restored = {name: value.to(device) for name, value in metrics.items()}
     trainer._logger_connector._callback_metrics.update(restored)
@@ -461,11 +460,11 @@ def force_validation(trainer: Trainer) -> bool:
     """Make a resumed fit begin with the validation that follows the latest step.
 
     Returns:
-        Whether there is one: not if validations are scheduled otherwise than in the saving run.
+        Whether a validation follows; validations may be scheduled otherwise than when saved.
     """
     if get_validation_seconds(trainer) is not None:
         timed: Any = trainer
-        timed._last_val_time = -math.inf  # it was due when it began
+        timed._last_val_time = -math.inf  # it was due when it was interrupted
     fetcher, loop = trainer.fit_loop._data_fetcher, trainer.fit_loop.epoch_loop
     if fetcher is None or not loop._should_check_val_fx(fetcher):
         return False
@@ -481,7 +480,7 @@ def step_plateau_schedulers(trainer: Trainer) -> None:
 def step_plateau_schedulers_of_epoch(trainer: Trainer) -> None:
     """Step the schedulers that monitor a metric, as at the end of the last epoch."""
     progress = trainer.fit_loop.epoch_progress.current
-    progress.completed -= 1  # the number of the epoch, for their frequency
+    progress.completed -= 1  # schedulers compare the epoch with their frequency
     try:
         trainer.fit_loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
     finally:
@@ -493,23 +492,23 @@ def continue_after_step(trainer: Trainer, *, is_at_limit: bool = False) -> None:
 
     Args:
         trainer: The Trainer.
-        is_at_limit: Whether its ``max_steps`` are trained, so that the epoch ends early.
+        is_at_limit: Whether ``max_steps`` is reached, so that the epoch ends early.
     """
     loop = trainer.fit_loop.epoch_loop
-    loop.reset_restart_stage()  # else Lightning ends the latest step a second time
+    loop.reset_restart_stage()  # otherwise Lightning ends the latest step a second time
     current = loop.batch_progress.current
     if is_at_limit:
         loop.batch_progress.is_last_batch = True
     if current.ready == current.completed and loop._num_ready_batches_reached():
-        loop.val_loop._has_run = True  # the epoch is done then
+        loop.val_loop._has_run = True  # then the loop ends the epoch
 
 
 def extend_limit(trainer: Trainer, step: int) -> int | None:
-    """Make a resumed fit end a step that has reached ``max_steps``: Lightning would do nothing.
+    """Raise ``max_steps`` if it is reached, so that a resumed fit ends its latest step.
 
     Args:
         trainer: The Trainer.
-        step: The updates of the checkpoint.
+        step: Number of updates in the checkpoint.
 
     Returns:
         The limit, to be restored before a step is trained; None if it is not reached.
@@ -530,9 +529,9 @@ def restore_limit(trainer: Trainer, limit: int) -> None:
 
 
 def mark_as_saved(trainer: Trainer) -> None:
-    """Make callbacks that save by steps not save the step again from which a fit resumes.
+    """Keep callbacks from saving again the step from which a fit resumes.
 
-    They forget that they did, and would save the next step, in the middle of an update.
+    After a resume they would save at the next step, in the middle of an update.
     """
     for callback in trainer.checkpoint_callbacks:
         every = getattr(callback, "_every_n_train_steps", 0)
@@ -546,12 +545,12 @@ def is_restarting(trainer: Trainer) -> bool:
 
 
 def end_restart(trainer: Trainer, *, has_metrics: bool) -> None:
-    """End the resuming of the loops, where the first epoch ends.
+    """End the resuming of the loops at the end of the first epoch.
 
     Args:
         trainer: The Trainer.
-        has_metrics: Whether schedulers that monitor a metric step at this end; Lightning leaves
-            them out in the epoch in which it resumed.
+        has_metrics: Whether schedulers that monitor a metric step there; Lightning leaves them out
+            in the epoch in which it resumed.
     """
     if has_metrics:
         trainer.fit_loop._restarting = False
@@ -560,7 +559,7 @@ def end_restart(trainer: Trainer, *, has_metrics: bool) -> None:
 
 
 def find_unknown_monitors(trainer: Trainer) -> list[str]:
-    """Return the metrics that schedulers monitor by epoch and that are not known."""
+    """Return the unknown metrics that schedulers monitor by epoch."""
     monitors = {
         str(config.monitor)
         for config in trainer.lr_scheduler_configs
@@ -573,17 +572,17 @@ def align_logged_steps(trainer: Trainer) -> None:
     """Set the step at which loggers continue after a resume.
 
     Lightning saves their counter sometimes before and sometimes after it counts the latest update.
-    With automatic optimization it is the number of optimizer steps, which is saved exactly.
+    With automatic optimization the counter equals the number of optimizer steps, which is exact.
     """
     if trainer.lightning_module.automatic_optimization:
         trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
 
 
 def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
-    """Return the counters in a checkpoint.
+    """Return the counters of a checkpoint.
 
     Raises:
-        ResumeError: If they are not where Lightning 2.6 keeps them.
+        ResumeError: If the checkpoint lacks one, as those of other versions than Lightning 2.6.
     """
     try:
         fit = checkpoint["loops"]["fit_loop"]
@@ -594,6 +593,6 @@ def loop_states(checkpoint: dict[str, Any]) -> LoopStates:
         )
     except KeyError as missing:
         raise ResumeError(
-            f"resume: the checkpoint has no {missing}, a counter of the fit loop. Resume from a "
-            "checkpoint that a Trainer of Lightning 2.6 saved"
+            f"resume: the checkpoint must have {missing}, a counter of the fit loop, but does not. "
+            "Resume from a checkpoint that a Trainer of Lightning 2.6 saved"
         ) from missing

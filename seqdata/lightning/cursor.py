@@ -1,13 +1,13 @@
-"""The cursor: the batch that is trained next, from the Trainer's counters only.
+"""Cursor: the batch that is trained next, derived from the Trainer's counters only.
 
 A loader that counts its batches is wrong whenever a batch is fetched ahead, fails, or ends an epoch
 early. So nothing is counted here: the Trainer's count of trained steps is compared with its value
 when this epoch's iteration began.
 
-The counters in a checkpoint are repaired here, before Lightning's loops read them. Lightning counts
+The counters of a checkpoint are repaired here, before Lightning's loops read them. Lightning counts
 steps of the run that wrote the checkpoint, and resumes incorrectly after the last batch of an
-epoch: validations are lost, and whole epochs are skipped or trained twice, silently. They are
-corrected for the position at which the data continues.
+epoch: validations are lost, and whole epochs are skipped or trained twice, silently. The counters
+are corrected for the position at which the data continues.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ _LACKS_SCHEDULER_STEP = (
 )
 
 _LACKS_METRICS = (
-    "resume: the checkpoint does not have the metric {names} that a scheduler monitors, so it does "
-    "not step at the end of this epoch. Resume from a checkpoint that this release saved during a "
-    "fit"
+    "resume: the checkpoint does not have the metric {names}, so the scheduler that monitors it "
+    "does not step at the end of this epoch. Resume from a checkpoint that this release saved "
+    "during a fit"
 )
 RECORD = "seqdata"
-"""Key of a checkpoint for what a resumed fit does before its first step."""
+"""Key of a checkpoint for the work that a resumed fit does before its first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The position of training, derived from the Trainer's counters.
+    """Position of training, derived from the Trainer's counters.
 
     Attributes:
         start: Position at which the latest iteration began; before the first one, the loaded
             position.
-        trained_before: Number of steps trained in total when that iteration began; None if none
-            began.
+        trained_before: Total number of trained steps when that iteration began; None before the
+            first one.
         batches: Number of batches of the plan.
         stride: Number of batches of the plan that one step of all ranks trains.
     """
@@ -90,9 +90,8 @@ class Cursor:
         trained_steps = self._count_trained(counters)
         if not trained_steps:
             return self.start
-        if (
-            counters.is_epoch_ended or not counters.processed
-        ):  # none was fetched: the Trainer has opened the next epoch
+        # without a processed step the Trainer has opened the next epoch
+        if counters.is_epoch_ended or not counters.processed:
             return self.start.next_epoch
         position = self.start.position + trained_steps * self.stride
         return RunPosition(self.start.epoch, min(self.batches, position))
@@ -118,7 +117,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The position at which a loaded state continues.
+    """Position at which a loaded state continues.
 
     Attributes:
         run_position: Epoch and position.
@@ -138,7 +137,7 @@ class ResumePoint:
 
 
 class Pending(Enum):
-    """Work that a fit had still to do after its latest step when a checkpoint was saved."""
+    """Work that a fit still had to do after its latest step when a checkpoint was saved."""
 
     NOTHING = "nothing"
     STEP_END = "validation, if it is due, and schedulers"
@@ -148,12 +147,13 @@ class Pending(Enum):
 
 
 class CounterRepair(Callback):
-    """Repairs the counters of the checkpoint from which a fit resumes, and does what is pending.
+    """Repairs the counters of the checkpoint from which a fit resumes, and does pending work.
 
     Args:
-        get_resume_point: Returns what the DataModule loaded; None if nothing.
-        on_restored: Called once a checkpoint is loaded, before its loops are restored.
-        on_started: Called once loops and loaders are ready, before the first batch.
+        get_resume_point: Function that returns the point that the DataModule loaded, or None.
+        on_restored: Function to call after a checkpoint is loaded, before loops are restored.
+        on_started: Function to call when loops and loaders are ready, before the first batch.
+        on_changed: Treatment of a checkpoint without a state of the DataModule, as its option.
     """
 
     is_rank_local = True  # attached by the DataModule: not compared over ranks
@@ -169,16 +169,16 @@ class CounterRepair(Callback):
         self._get_resume_point = get_resume_point
         self._on_restored = on_restored
         self._on_started = on_started
-        self._validated_step: int | None = None  # the step after which the latest one has begun
+        self._validated_step: int | None = None  # step after which the latest validation began
         self._pending = Pending.NOTHING
         self._saved_updates = 0
-        self._limit: int | None = None  # of the Trainer's steps, while it is extended
-        self._metrics: dict[str, Tensor] | None = None  # of the loaded checkpoint
+        self._limit: int | None = None  # `max_steps` of the Trainer, while it is extended
+        self._metrics: dict[str, Tensor] | None = None  # metrics of the loaded checkpoint
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Change the counters in ``checkpoint``; called before the loops are restored."""
+        """Repair the counters of ``checkpoint``; called before the loops are restored."""
         del pl_module
         resume_point = self._get_resume_point()
         if resume_point is None:
@@ -196,7 +196,7 @@ class CounterRepair(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Record what a resumed fit has to do before the next step, and the metrics for it."""
+        """Record the work before the next step of a resumed fit, and the metrics for it."""
         del pl_module
         is_validated, has_failed = False, is_interrupted(trainer)
         if is_in_validation(trainer) and not has_failed:
@@ -209,14 +209,14 @@ class CounterRepair(Callback):
         checkpoint[RECORD] = {"is_validated": is_validated, "metrics": copy_metrics(trainer)}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Notify the DataModule that a checkpoint is loaded, if there is one."""
+        """Notify the DataModule that a checkpoint, if there is one, is loaded."""
         del pl_module
         self._on_restored()
         if self._pending not in {Pending.NOTHING, Pending.EPOCH_SCHEDULERS}:
             self._limit = extend_limit(trainer, self._saved_updates)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset a step that failed, begin with what is pending, and notify the DataModule."""
+        """Reset a step that failed, notify the DataModule, and do pending work."""
         del pl_module
         take_back_failed_step(trainer)
         self._on_started()
@@ -224,13 +224,13 @@ class CounterRepair(Callback):
             self._begin(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the step after which a validation begins."""
+        """Record the step after which a validation begins."""
         del pl_module
         self._restore_limit(trainer)
         self._validated_step = read_counters(trainer).total
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Step schedulers that monitor a metric at the end of a resumed epoch, too."""
+        """Step schedulers that monitor a metric also at the end of a resumed epoch."""
         del pl_module
         self._restore_limit(trainer)
         if not is_restarting(trainer):
@@ -268,12 +268,12 @@ class CounterRepair(Callback):
 
 
 def adopt_checkpoint(checkpoint: dict[str, Any], name: str, on_changed: OnChanged) -> None:
-    """Make a checkpoint without a state of the DataModule one that begins an epoch.
+    """Make a checkpoint without a state of the DataModule begin the next epoch.
 
     Args:
-        checkpoint: The checkpoint; its counters are changed.
+        checkpoint: The checkpoint, whose counters are changed.
         name: Name of the DataModule's class.
-        on_changed: Whether an epoch may be left in its middle: if it is ``next_epoch``.
+        on_changed: Option of the DataModule: with ``next_epoch``, an epoch may be left unfinished.
 
     Raises:
         ResumeError: If it was saved in the middle of an epoch, which may not be left.
@@ -293,8 +293,8 @@ def adopt_checkpoint(checkpoint: dict[str, Any], name: str, on_changed: OnChange
     if on_changed != "next_epoch":
         raise ResumeError(
             f"resume: the checkpoint was saved in the middle of an epoch, after {steps} steps, by "
-            "a run without a SequenceDataModule (it has no state of one), so which data is left of "
-            "the epoch is unknown. Pass on_changed='next_epoch' to leave that epoch and begin "
+            "a run without a SequenceDataModule (it has no state of one), so the data that is left "
+            "of the epoch is unknown. Pass on_changed='next_epoch' to leave that epoch and begin "
             "another one with weights, optimizers and counters of the checkpoint, or resume from a "
             "checkpoint of an epoch's end"
         )
@@ -309,10 +309,10 @@ def repair_counters(
     Args:
         states: The counters.
         resume_point: The position.
-        is_validated: Whether it was saved at the end of a validation; None if unknown.
+        is_validated: Whether they were saved at the end of a validation; None if unknown.
 
     Returns:
-        What the fit had still to do when it was saved.
+        Work that the fit still had to do when it was saved.
 
     Raises:
         ResumeError: If they belong to another position than the data.
@@ -327,7 +327,7 @@ def repair_counters(
         raise make_two_runs_error(processed, resume_point.saved_step)
     pending = _find_pending(states, is_validated=is_validated)
     align_totals(states)
-    states.validation["current"] = _make_tracker(0)  # an unfinished one is repeated completely
+    states.validation["current"] = _make_tracker(0)  # an unfinished validation is repeated
     states.validation["total"] = _make_tracker(states.validation["total"]["completed"])
     if resume_point.run_position.position == 0:
         return _repair_epoch_end(states, resume_point, pending)
@@ -351,7 +351,7 @@ def make_two_runs_error(trainer: int, data: int) -> ResumeError:
 def reopen_validation(states: LoopStates) -> None:
     """Count one batch of the validation as started but not completed: Lightning then repeats it.
 
-    Lightning does so by itself if a step failed, but not if a batch could not be fetched.
+    Lightning does so itself if a step failed, but not if a batch could not be fetched.
     """
     total: Tracker = states.validation["total"]
     completed = total["completed"]
@@ -363,18 +363,18 @@ def reopen_validation(states: LoopStates) -> None:
 
 
 def reopen_epoch_end(states: LoopStates) -> None:
-    """Count the end of an epoch as not begun, if it has begun and not ended: it is repeated."""
+    """Count the end of an epoch as not begun if it has not ended, so that it is repeated."""
     for tracker in states.epochs.values():
         if tracker["started"] == tracker["processed"] > tracker["completed"]:
             tracker["processed"] -= 1
 
 
 def align_totals(states: LoopStates) -> None:
-    """Make the totals of batches differ from those of the epoch by the same number.
+    """Make all totals of batches differ from those of the epoch by the same number.
 
-    They do not if a hook ended an epoch early (``on_train_batch_start`` returned -1), or after an
-    earlier resume from a failed step. Lightning could then not recognise the hook at which the
-    checkpoint was saved.
+    They differ otherwise if a hook ended an epoch early (``on_train_batch_start`` returned -1), or
+    after an earlier resume from a failed step; Lightning then cannot recognise the hook at which
+    the checkpoint was saved.
     """
     current, total = states.batches["current"], states.batches["total"]
     before = total["processed"] - current["processed"]
@@ -385,7 +385,7 @@ def finish_epoch(states: LoopStates) -> None:
     """Close the epoch whose last batch is in the checkpoint, so that the next one begins.
 
     In a checkpoint of an epoch's last batch, the epoch has started but is not completed; in one
-    saved while the next epoch was being prepared, that epoch is ready but has not started.
+    that was saved while the next epoch was prepared, that epoch is ready but has not started.
     """
     for kind, tracker in states.epochs.items():
         states.epochs[kind] = _make_tracker(tracker["started"])
@@ -398,7 +398,7 @@ def shift_steps(states: LoopStates, step: int) -> None:
     """Set the epoch's number of trained steps to ``step``.
 
     All four counters change by the same amount: from their differences Lightning finds the hook at
-    which the checkpoint was saved. The totals stay: they count steps that were trained.
+    which the checkpoint was saved. The totals do not change: they count trained steps.
     """
     current: Tracker = states.batches["current"]
     difference = step - current["processed"]
@@ -421,7 +421,7 @@ def open_epoch(states: LoopStates, epoch: int) -> None:
 
 
 def _find_pending(states: LoopStates, *, is_validated: bool | None) -> Pending:
-    """Return what the fit had still to do behind its latest step.
+    """Return the work that the fit still had to do after its latest step.
 
     Args:
         states: The counters as saved.
@@ -443,7 +443,7 @@ def _find_pending(states: LoopStates, *, is_validated: bool | None) -> Pending:
 
 
 def _repair_epoch_end(states: LoopStates, resume_point: ResumePoint, pending: Pending) -> Pending:
-    """Leave an epoch whose steps are trained open for what is pending, or close it."""
+    """Leave an epoch whose steps are trained open for pending work, or close it."""
     epochs = states.epochs["current"]
     if not states.batches["current"]["processed"]:
         return Pending.NOTHING
@@ -456,7 +456,7 @@ def _repair_epoch_end(states: LoopStates, resume_point: ResumePoint, pending: Pe
 
 
 def _complete_step(states: LoopStates) -> None:
-    """Count the latest step as completed: what follows it is pending."""
+    """Count the latest step as completed; the work after it is pending."""
     for kind in ("current", "total"):
         states.batches[kind] = _make_tracker(states.batches[kind]["processed"])
 

@@ -1,4 +1,4 @@
-"""The DataModule: named data, a policy, and a position that is saved in checkpoints."""
+"""DataModule for the Trainer: data by kind, a policy, and a position in checkpoints."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, cast, get_args
 from lightning.pytorch import LightningDataModule
 
 from seqdata.arguments import check_arguments
-from seqdata.code_digest import CodeFacts
+from seqdata.code_digest import Description
 from seqdata.errors import ConfigError, SeqDataError, must_be
-from seqdata.lightning import adapter, statistics_state
+from seqdata.lightning import adapter
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
 from seqdata.lightning.ranks.collect import check_consistent
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
@@ -85,52 +85,52 @@ class SequenceDataModule(_Base):
         train: A path, an opened store, or sequences in memory (arrays, dicts of fields, or a
             pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``; or, with a
             ``Mix`` or ``Zip``, name -> one of these.
-        val: One such location, or name -> location: then there is one loader for each.
-        test: As ``val``.
-        predict: As ``val``.
-        batching: How epochs are batched: a policy, or its registered name; None: ``Bucketed(32)``.
-        eval_batching: As ``batching``, for val, test and predict, never shuffled; None:
-            ``batching``.
-        batches_per_update: Batches of the plan, over all ranks, in one optimizer update. It sets
-            the Trainer's accumulation, and groups of a ``Mix``: a run is the same on all worlds.
+        val: Validation data: one such location, or name -> location for one loader each.
+        test: Test data, in the same forms as ``val``.
+        predict: Data to predict, in the same forms as ``val``.
+        batching: Policy of the batches, or its registered name; None: ``Bucketed(32)``.
+        eval_batching: Policy of val, test and predict, never shuffled; None: ``batching``.
+        batches_per_update: Number of batches of the plan, over all ranks, in one optimizer update.
+            It sets the Trainer's accumulation, and groups of a ``Mix``: a run is the same on any
+            number of ranks.
         lengths: Lengths of a Dataset's items: integers (items,) for ``train``, or ``{"train": …}``
             and so on; or a function item -> timesteps, run once over all items of every Dataset.
         fields: Names of the fields to read; None: all.
-        as_tuple: Return these parts of a batch as a tuple, for models that do not take a
+        as_tuple: Names of batch entries to return as a tuple, for models that do not take a
             SequenceBatch.
-        as_dict: Return these parts of a batch as a dict.
-        transform: Applied to each sequence between reading and collating; it keeps lengths, or
-            declares with ``.lengths`` how it changes them. A view made by ``measure_lengths`` has
-            its own: then measure every location, and pass none.
-        eval_transform: As ``transform``, for val, test and predict; None: ``transform``.
+        as_dict: Names of batch entries to return as a dict.
+        transform: Function of a sequence that runs between reading and collating; it keeps lengths,
+            or declares with ``.lengths`` how it changes them. A view made by ``measure_lengths``
+            has its own transform: then measure every location, and pass none.
+        eval_transform: Transform for val, test and predict; None: ``transform``.
         dtype: Dtype of floating fields, such as ``"float32"``; or field -> dtype. Numbers that do
             not fit raise an error. None: as stored.
-        check_values: Whether a NaN or an infinity raises an error that names its sequence.
+        check_values: Whether a NaN or an infinity raises an error that names the sequence.
         collator: A collator, or its registered name; None: padded. A function of one argument is a
             torch ``collate_fn``, whose result is returned.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
         tail: Batch of a rank that has none left in the last step of training: ``fill`` (a row of
             weight 0), ``drop`` (the last uneven step is left out), ``repeat`` (an earlier batch).
             An evaluation delivers every row once: ``fill``.
-        on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
-            ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
-            batch, cropped. The number of steps and rows does not change; ids go to
+        on_error: Treatment of a sequence that cannot be read or transformed: ``raise``; ``mask``:
+            its row has weight 0; ``replace``: its row is the longest other row of the batch,
+            cropped. The number of steps and rows does not change; ids are listed in
             ``seqdata-errors-rank0.jsonl`` in the log folder.
-        max_errors: Most of these errors in a run, over all ranks and resumes, each counted once.
+        max_errors: Largest number of such errors in a run, over all ranks and resumes.
         on_changed: Treatment of training data that changed since a state was saved: ``error``;
             ``next_epoch`` to begin the next epoch with it, at an epoch's end also with another
             policy or seed; ``next_segment``, with
             ``Segments(Mix(...), batches=...)`` or ``Feedback``, to continue with other parts or
             shares of the mixture where the next segment begins.
-        seed: Seed of order and transforms; None: that of ``seed_everything``, else 0.
+        seed: Seed of order and transforms; None: the one of ``seed_everything``, else 0.
         num_workers: Number of processes that read, for each rank and loader; 0: none. Batches do
             not depend on it.
-        prefetch: Groups of batches that a thread makes ahead; 0: no thread.
-        start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
+        prefetch: Number of groups of batches that a thread makes ahead; 0: no thread.
+        start_method: Start method of workers: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
-        stall_timeout: Seconds without progress after which a worker raises ``StallError``.
-        persistent_workers: Whether workers of an evaluation stay for the next one when it has
-            ended; those of training stay until the end of the fit.
+        stall_timeout: Seconds without progress after which ``StallError`` is raised.
+        persistent_workers: Whether workers of an evaluation stay for the next one; workers of
+            training stay until the end of the fit.
         pin_memory: Whether batches are copied into pinned memory; None: if the Trainer uses CUDA.
 
     Raises:
@@ -191,10 +191,10 @@ class SequenceDataModule(_Base):
             self._hide_validation()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, of which ``trainer`` must be of a package that the class knows.
+        """Set an attribute; a Trainer must be of a package that the class inherits from.
 
         Raises:
-            ConfigError: If it is of the other one.
+            ConfigError: If the Trainer is of ``pytorch_lightning``, imported too late.
         """
         other: Any = sys.modules.get(_OTHER_NAME)
         if name == "trainer" and value is not None:
@@ -206,13 +206,13 @@ class SequenceDataModule(_Base):
         super().__setattr__(name, value)
 
     def _hide_validation(self, other_base: Any = None) -> None:
-        """Make it as if validation data were not overridden: else a Trainer validates."""
+        """Hide ``val_dataloader``, without which a Trainer does not validate."""
         base = other_base or LightningDataModule
         absent: Any = functools.partial(base.val_dataloader, cast(Any, None))
         self.val_dataloader = absent  # type: ignore[method-assign]
 
     def __iter__(self) -> NoReturn:
-        """Raise: a DataModule is not a loader; a Trainer of the other package takes it for one.
+        """Raise: a Trainer of the other package takes a DataModule for a loader.
 
         Raises:
             ConfigError: Always.
@@ -251,41 +251,43 @@ class SequenceDataModule(_Base):
         return copied
 
     def setup(self, stage: str) -> None:
-        """Open the stage's data, checked to be equal on all ranks; a second call changes nothing.
+        """Open the data of a stage, and compare it over all ranks; a second call changes nothing.
 
         Raises:
-            SeqDataError: If it failed on any rank; raised on every rank.
+            SeqDataError: If it failed on any rank, or ranks differ; raised on every rank.
         """
-        error, facts, noted = None, dict[str, Any](), dict[str, Any]()
+        error, values, noted = None, dict[str, Any](), dict[str, Any]()
         try:
-            facts, noted = self._prepare(stage)
+            values, noted = self._prepare(stage)
         except SeqDataError as failure:
             error = failure
         world = adapter.get_world(self.trainer)
         if world.size == 1:
-            check_consistent(world, facts, error)
+            check_consistent(world, values, error)
         else:
             device = None if self.trainer is None else self.trainer.strategy.root_device
             advisory = {**get_environment(device), **noted}
-            facts = {**get_versions(), **facts}
-            check_consistent(world, facts, error, advisory=advisory)
+            values = {**get_versions(), **values}
+            check_consistent(world, values, error, advisory=advisory)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the position and statistics of a saved fit; outside a fit only its statistics.
 
         Raises:
-            ResumeError: If the state does not fit, with the reason.
+            ResumeError: If the state does not fit; the message has the reason.
         """
         if self._train_run is not None and adapter.is_fitting(self.trainer):
             self._train_run.load_state_dict(state_dict)
         else:
-            self._options = statistics_state.restore_statistics(self._sources, state_dict)
+            self._sources.restore_statistics(state_dict)
+            self._options = self._sources.options
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position and what the plan depends on: equal on all ranks, 1 kB of JSON.
+        """Return the state, equal on all ranks; a collective operation.
 
-        It has the statistics of transforms, the weights of ``Feedback`` and, in the middle of an
-        epoch, the training states of all ``LaneStates``; it is a collective operation.
+        It has the position and everything that the plan depends on, about 1 kB of JSON; the
+        statistics of transforms; the weights of ``Feedback``; and, in the middle of an epoch, the
+        training states of all ``LaneStates``.
         """
         return {} if self._train_run is None else self._train_run.state_dict()
 
@@ -299,7 +301,7 @@ class SequenceDataModule(_Base):
         if run is None:
             return TrainerLoader(engine, EpochCounter())
         start, epoch = run.begin_iteration, run.epoch
-        return TrainerLoader(engine, start, lockstep=self._lockstep, epoch=epoch)
+        return TrainerLoader(engine, start, synchronize=self._synchronize, epoch=epoch)
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
         """Return the validation loaders: one, or a list in the order of the names."""
@@ -316,10 +318,11 @@ class SequenceDataModule(_Base):
     def stop(self, why: str) -> None:
         """Make every rank raise ``PreemptedError`` before the same next batch.
 
-        Of training or evaluation. It only sets a flag: a signal handler may call it, on any rank.
+        The batch may be of training or of an evaluation. Only a flag is set, so that a signal
+        handler may call it, on any rank.
 
         Args:
-            why: Part of the message, such as the signal's name.
+            why: Reason in the message, such as the name of the signal.
         """
         self._coordinator.stop(why)
 
@@ -335,17 +338,17 @@ class SequenceDataModule(_Base):
         kind: DataKind = "train",
         name: str | None = None,
     ) -> StepBatch:
-        """Rebuild one batch of a run, bit for bit; of a ``Zip`` those of all parts, by name.
+        """Rebuild one batch of a run, bit for bit; of a ``Zip`` the batches of all parts, by name.
 
-        It needs no Trainer. A batch is given by epoch and number, which the batch and every error
-        in it carry, or by a rank's step. Numbers of ranks and positions are those of the latest
-        fit, if there was one.
+        No Trainer is needed. A batch is identified by epoch and index, which the batch and every
+        error in it carry, or by a step of a rank. Ranks and positions are those of the latest fit,
+        if there was one.
 
         Args:
             epoch: Epoch of the plan.
-            batch: Number of the batch in the plan.
-            step: In place of ``batch``: a step.
-            rank: The rank of the step; with ``batch``: the rank of the lanes.
+            batch: Index of the batch in the plan.
+            step: Step of a rank, if ``batch`` is not given.
+            rank: Rank of the step; with ``batch``, rank of the lanes.
             world: Number of ranks.
             from_position: Number of batches of the epoch that were trained before the run began.
             kind: ``train``, ``val``, ``test`` or ``predict``.
@@ -374,14 +377,14 @@ class SequenceDataModule(_Base):
 
         Args:
             epoch: Epoch of the plan.
-            batch: Number of the batch in the plan.
+            batch: Index of the batch in the plan.
             kind: ``train``, ``val``, ``test`` or ``predict``.
             name: Name of the data set, if there are several of that kind.
         """
         return self._run_record.make_command(kind, name, epoch, batch)
 
     def on_exception(self, exception: BaseException) -> None:
-        """Stop all threads; add its batch to an exception of a step."""
+        """Stop all threads, and add the batch to an exception of a step."""
         add_evaluation_context(self.trainer, exception)
         if self._train_run is not None:
             self._train_run.add_context(
@@ -397,27 +400,27 @@ class SequenceDataModule(_Base):
         if stage == "fit" and self._train_run is not None:
             self._train_run.restore_trainer()
 
-    def _prepare(self, stage: str) -> CodeFacts:
-        """Make the engines of a stage; return what ranks compare."""
+    def _prepare(self, stage: str) -> Description:
+        """Make the engines of a stage; return the description that ranks compare."""
         if stage not in _KINDS_BY_STAGE:
             stages = "'fit', 'validate', 'test' or 'predict'"
             raise ConfigError(must_be("datamodule: `stage`", stages, repr(stage)))
         context = make_run_context(self.trainer, self._options)
         adapter.attach(self.trainer, self._notifier, first=True)
-        given = self._sources.given_facts
-        facts, noted = {"stage": stage, **given.fixed}, given.changing
+        given = self._sources.given_description
+        values, noted = {"stage": stage, **given.fixed}, given.changing
         for kind in _KINDS_BY_STAGE[stage]:
-            for number, engine in enumerate(self._sources.prepare_engines(kind, context)):
+            for index, engine in enumerate(self._sources.prepare_engines(kind, context)):
                 described = {**engine.describe(), "batches": engine.num_batches}
-                facts.update(
-                    {f"{fact} of {kind} {number}": value for fact, value in described.items()}
+                values.update(
+                    {f"{name} of {kind} {index}": value for name, value in described.items()}
                 )
         if stage == "fit":
             self._prepare_fit(context)
         if self.trainer is not None:
             settings = describe_settings(self.trainer)
-            facts, noted = {**facts, **settings.fixed}, {**noted, **settings.changing}
-        return CodeFacts(facts, noted)
+            values, noted = {**values, **settings.fixed}, {**noted, **settings.changing}
+        return Description(values, noted)
 
     def _prepare_fit(self, context: RunContext) -> None:
         trainer, engines = self.trainer, self._get_engines("train")
@@ -447,19 +450,19 @@ class SequenceDataModule(_Base):
         return engines
 
     def _make_evaluation_loaders(self, kind: DataKind) -> TrainerLoader | list[TrainerLoader]:
-        start = EpochCounter(is_frozen=True) if self.trainer is None else start_first_epoch
+        start = EpochCounter(is_evaluation=True) if self.trainer is None else start_first_epoch
         loaders = [
-            TrainerLoader(engine, start, name, lockstep=self._lockstep)
+            TrainerLoader(engine, start, name, synchronize=self._synchronize)
             for engine, name in zip(
                 self._get_engines(kind), self._options.get_names(kind), strict=True
             )
         ]
         return loaders if self._options.is_named(kind) else loaders[0]
 
-    def _lockstep(
+    def _synchronize(
         self, iteration: LoaderIterator, batches: Iterator[TaggedBatch]
     ) -> Iterator[TaggedBatch]:
-        """Return the batches of a Trainer's loop in lockstep of all ranks; others are unchanged."""
+        """Synchronize the batches of a Trainer's loop over all ranks; return others unchanged."""
         trainer = self.trainer
         if trainer is None or not adapter.is_drawn_from(trainer, iteration):
             return batches
@@ -467,7 +470,7 @@ class SequenceDataModule(_Base):
         if train_run is not None and iteration.loader.engine is train_run.engine:
             counter, feedback = train_run.errors.counter, train_run.feedback
             is_last = None if feedback is None else feedback.ends_segment
-        return self._coordinator.iterate_in_lockstep(batches, trainer.world_size, counter, is_last)
+        return self._coordinator.iterate_synchronized(batches, trainer.world_size, counter, is_last)
 
     def _shut_down(self) -> None:
         self._coordinator.leave()

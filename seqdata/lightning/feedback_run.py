@@ -1,9 +1,9 @@
 """Feedback in a fit: scores by id become the weights of the next segment, on any ranks.
 
-Each rank collects the scores of its own batches. Where a segment begins they are gathered once over
-all ranks and summed as integers, so that the sums do not depend on ranks or order; a pure function
-makes weights of them. A checkpoint in the middle of a segment has the sums so far. Place in the
-flow: outputs of training steps -> weights of segments.
+Each rank collects the scores of its own batches. When a segment begins they are gathered once over
+all ranks and added as integers, so that the sums do not depend on ranks or order; a pure function
+makes weights of them. A checkpoint in the middle of a segment has the sums so far. Reads: outputs
+of training steps. Makes: weights of segments.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from seqdata.lightning.score_means import PartScores, SequenceScores, WeighFn
 from seqdata.lightning.scores import ScoreCollector
 from seqdata.lightning.trainer_loader import TaggedBatch
 from seqdata.loading.base_engine import BaseEngine
-from seqdata.loading.rank_comparison import Facts, describe_differences
+from seqdata.loading.rank_comparison import RankValues, describe_differences
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.planning.policy import as_policy
 from seqdata.planning.segments import SupportsWeightChanges
@@ -49,12 +49,12 @@ KEY = "feedback"
 
 @dataclass(frozen=True, slots=True)
 class FeedbackOptions:
-    """The options of a callback that changes weights.
+    """Options of a callback that changes weights.
 
     Attributes:
         score: Key of the score in the output of a training step.
-        every: Optimizer updates of a segment.
-        weigh: Makes weights of scores; None: in proportion to them.
+        every: Number of optimizer updates of a segment.
+        weigh: Function of scores that returns weights; None: weights in proportion to scores.
     """
 
     score: str
@@ -64,7 +64,7 @@ class FeedbackOptions:
 
 @runtime_checkable
 class SupportsFeedback(Protocol):
-    """A callback that changes weights, and passes on what training steps return."""
+    """Interface of a callback that collects scores from which weights are made."""
 
     @property
     def feedback_options(self) -> FeedbackOptions:
@@ -77,10 +77,10 @@ class SupportsFeedback(Protocol):
 def count_segment_batches(
     feedback: SupportsFeedback, trainer: Trainer, options: DataOptions
 ) -> int | None:
-    """Return the batches of a segment, over all ranks; None where nothing is trained.
+    """Return the number of batches of a segment, over all ranks; None if nothing is trained.
 
     Raises:
-        ConfigError: If what is trained on has no weights.
+        ConfigError: If the batches of training are not drawn by weights.
     """
     if not adapter.is_fitting(trainer):
         return None
@@ -108,13 +108,13 @@ def count_segment_batches(
 
 
 class FeedbackRun:
-    """The feedback of one fit.
+    """Feedback of one fit.
 
     Args:
-        callback: Collects the scores; it gets to know this feedback when a fit begins.
+        callback: Callback that collects the scores.
         trainer: The Trainer.
         engine: The engine of the training data, whose policy has segments.
-        coordinator: Gathers the scores of all ranks.
+        coordinator: Coordinator that gathers the scores of all ranks.
     """
 
     def __init__(
@@ -133,21 +133,20 @@ class FeedbackRun:
         self._segments.history.on_begin = self._on_begin
 
     def attach(self, callback: SupportsFeedback) -> None:
-        """Begin a fit: the callback passes scores on to this feedback until it has ended.
+        """Receive the scores of a callback until the fit ends.
 
         Args:
-            callback: The Trainer's, which may be another one than that of the fit before; if it
-                has another score, no sequence has one yet.
+            callback: Callback of the Trainer. It may differ from that of the fit before; if its
+                score is another one, no sequence has a score yet.
         """
         options = callback.feedback_options
-        if options.score == self._collector.score:
-            self._scores.weigh_fn = options.weigh
-        else:
+        if options.score != self._collector.score:
             self._begin(options)
+        self._scores.weigh_fn = options.weigh
         callback.feedback_run = self
 
     def _begin(self, options: FeedbackOptions) -> None:
-        """Begin without scores."""
+        """Forget all scores."""
         engine, policy = self._engine, self._segments.weighted_policy
         self._scores: Any = (
             PartScores(policy, options.weigh)
@@ -155,19 +154,19 @@ class FeedbackRun:
             else SequenceScores(engine.store, len(engine.index), options.weigh)
         )
         self._collector = ScoreCollector(options.score, owner="Feedback")
-        self._pending: Any = None  # sums of this segment over all ranks, as far as gathered
-        self._steps = 0  # that were trained since
+        self._pending: Any = None  # sums of this segment over all ranks, when last gathered
+        self._steps = 0  # steps trained since
 
     @property
     def segment_batches(self) -> int:
-        """Batches of a segment, over all ranks."""
+        """Number of batches of a segment, over all ranks."""
         return self._segments.length
 
     def keep_weights(self, folder: Path | None, run_position: RunPosition) -> None:
         """Write the weights of each segment from a position on, so that it can be replayed.
 
         Args:
-            folder: The folder of the run file; None: nothing is written.
+            folder: Folder of the run file; None: nothing is written.
             run_position: Position of the batch that is trained next.
         """
         self._files = None if folder is None else SegmentFiles(folder)
@@ -194,7 +193,7 @@ class FeedbackRun:
         return share.position(batch_ref.step + 1) % self._segments.length == 0
 
     def make_state(self, run_position: RunPosition) -> dict[str, Any]:
-        """Return the part of a state with weights and scores; a collective operation.
+        """Return the entry of a state for weights and scores; a collective operation.
 
         Args:
             run_position: Position of the batch that is trained next.
@@ -219,18 +218,18 @@ class FeedbackRun:
         Args:
             state: The DataModule's state.
             run_position: Position at which the run continues.
-            is_changed: Whether it continues over another plan, as `on_changed` allows.
+            is_changed: Whether it continues over another plan, as ``on_changed`` allows.
 
         Raises:
             ResumeError: If they are missing or damaged.
         """
-        self._collector.take_batches()  # of a fit that failed
+        self._collector.take_batches()  # discard those of a fit that failed
         self._steps, self._pending = 0, None
         saved, digest = state.get(KEY), FitState.from_dict(state).weights
         if is_changed:
             _warn(
-                "resume: the data has changed, and the weights of the saved run are for the data "
-                "as it was: they begin again from those of the policy"
+                "resume: the data has changed, so that the weights of the saved run do not fit: "
+                "weights begin again with those of the policy"
             )
             return
         if not isinstance(saved, Mapping):
@@ -255,7 +254,7 @@ class FeedbackRun:
         self._segments.restore(run_position, digest, values)
 
     def _on_begin(self, epoch: int, first: int) -> None:
-        """Set the weights of a segment from the scores of the one before."""
+        """Set the weights of a segment from the scores of the segment before."""
         pending = self._gather(RunPosition(epoch, first))
         if pending is not None:
             self._pending = None
@@ -266,12 +265,12 @@ class FeedbackRun:
         """Return the weights of a segment, equal on every rank; a collective operation.
 
         Raises:
-            RanksDifferError: If ranks have other weights; raised on every rank.
+            RanksDifferError: If ranks have different weights; raised on every rank.
         """
         values, failure = None, None
         try:
             values = self._scores.weigh(pending)
-        except Exception as error:  # `weigh` may raise anything; the others wait for this rank
+        except Exception as error:  # `weigh` may raise anything; other ranks wait for this one
             failure = error
         own = None if failure is not None else _describe_weights(values)
         gathered = self._coordinator.all_gather(own, self._trainer.world_size, (epoch, first))
@@ -324,7 +323,7 @@ class FeedbackRun:
         for failed_rank, _, raised in gathered:
             if raised is not None:
                 raise raised if len(gathered) == 1 else with_rank(raised, failed_rank)
-        by_rank = {rank: sums for rank, sums, _ in gathered}  # several processes may have one rank
+        by_rank = {rank: sums for rank, sums, _ in gathered}  # processes may share a rank
         earlier = [] if self._pending is None else [self._pending]
         self._pending, self._steps = self._scores.merge([*earlier, *by_rank.values()]), 0
         return self._pending
@@ -341,12 +340,12 @@ def _get_segments(engine: BaseEngine) -> SegmentedRun:
     return engine.segments
 
 
-def _describe_weights(values: Any) -> Facts:
+def _describe_weights(values: Any) -> RankValues:
     """Return a digest of weights, and their sum."""
     parts = values if isinstance(values, Mapping) else {"": values}
     try:
         arrays = {str(name): np.asarray(part, dtype=np.float64) for name, part in parts.items()}
-    except (TypeError, ValueError, RuntimeError):  # no weights, which is an error of its own
+    except (TypeError, ValueError, RuntimeError):  # invalid weights raise an error later
         return {"weights": f"{values!r:.60}"}
     digest = hashlib.sha256()
     for name in sorted(arrays):

@@ -1,9 +1,9 @@
-"""Saves and restores the training states of lanes in checkpoints, for all ranks, by lane.
+"""Training states of lanes in checkpoints, gathered over all ranks, by lane.
 
 A resumed run is exact only with the hidden states of the saved run. The training tables of each
 ``LaneStates`` that the LightningModule or a submodule has, as an attribute or in a list, tuple or
-dict, are gathered over the ranks into the DataModule's state: the one of the loader's name by the
-path of the ``LaneStates``, another one by ``path:table``.
+dict, are gathered over the ranks into the DataModule's state. The key of the table with the
+loader's name is the path of the ``LaneStates``; the key of another table is ``path:table``.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from seqdata.recurrent.lane_states import LaneStates
 from seqdata.resume_state import RunPosition
 
 KEY = "lanes"
-_LOADER = "train"  # its table has this name, too
+_LOADER = "train"  # name of the loader, and of its table
 
 
 def make_lane_state(
     trainer: Trainer, run_position: RunPosition, coordinator: RankCoordinator
 ) -> dict[str, Any]:
-    """Return the part of a state with the lanes; empty if there are none.
+    """Return the entry of the DataModule's state for lanes; empty if there are none.
 
     All ranks must save together; otherwise the reason is saved, with a warning.
 
     Args:
         trainer: The Trainer of the module.
         run_position: Position of the batch that is trained next.
-        coordinator: Gathers the tables of all ranks.
+        coordinator: Coordinator that gathers the tables of all ranks.
     """
     states = LaneStates.find_in(trainer.lightning_module)
     if not states or not run_position.position:  # every lane restarts with an epoch
@@ -74,7 +74,7 @@ def restore_lane_states(
         state: The DataModule's state.
 
     Raises:
-        ResumeError: If the lanes are damaged, or of another batch.
+        ResumeError: If the lane states are damaged, or of another batch.
     """
     if not run_position.position or KEY not in state:
         return
@@ -105,10 +105,10 @@ def restore_lane_states(
 
 
 def _save_tables(lanes: LaneStates, run_position: RunPosition) -> dict[str, dict[str, Any] | None]:
-    """Return the training tables of this rank, by name; None for what was lost.
+    """Return the training tables of this rank, by name; None for one of another batch.
 
-    If one is up to date, those that are put back to no longer are left out: no batch but the first
-    of an epoch can take them.
+    If one table is of this batch, the others are left out: only the first batch of an epoch can
+    take them.
     """
     epoch, number = run_position.epoch, run_position.position
     tables = {table: lanes.saved(table, epoch, number) for table in lanes.tables_of(_LOADER, epoch)}
@@ -118,12 +118,12 @@ def _save_tables(lanes: LaneStates, run_position: RunPosition) -> dict[str, dict
 
 
 def _make_key(path: str, table: str) -> str:
-    """Return the key of a table in the state; earlier versions have those of the loader's name."""
+    """Return the key of a table in the state."""
     return path if table == _LOADER else f"{path}:{table}"
 
 
 def _split_key(key: str, paths: Iterable[str]) -> tuple[str | None, str]:
-    """Return the path of a key, None if it is none of those known, and its table."""
+    """Return the path of a key, None if it is unknown, and the table."""
     for path in paths:
         if key == path:
             return path, _LOADER
@@ -133,7 +133,7 @@ def _split_key(key: str, paths: Iterable[str]) -> tuple[str | None, str]:
 
 
 def _make_missing_state(run_position: RunPosition, reason: str) -> dict[str, Any]:
-    """Return the part of a state that has the reason why it has no lanes."""
+    """Return the entry of a state with the reason why it has no lane states."""
     _warn(
         f"datamodule: the checkpoint at batch {run_position.position} of epoch "
         f"{run_position.epoch} has no lane states: {reason}. A run that resumes from it restarts "

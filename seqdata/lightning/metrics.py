@@ -1,7 +1,7 @@
 """A mean whose value does not depend on the number of processes.
 
-The mean of the ranks' means is wrong if ranks have unequal numbers of rows or timesteps; sums and
-counts in float64 are correct.
+The mean of the ranks' means is wrong if ranks have different numbers of rows or timesteps; the
+quotient of sums and counts in float64 is correct.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from seqdata.errors import ConfigError
 
 
 class ExactMean:
-    """A sum over a count, both float64, added up over batches and, once, over ranks.
+    """Quotient of a sum and a count, both float64, over batches and, once, over ranks.
 
-    A plain attribute of a module: neither a buffer, which DDP would overwrite, nor a metric object.
+    Make it a plain attribute of a module: DDP would overwrite a buffer.
 
     Examples:
         >>> mean = ExactMean()
@@ -36,11 +36,11 @@ class ExactMean:
         self._count: Tensor | float = 0.0
 
     def update(self, total: Tensor | float, count: Tensor | float) -> None:
-        """Add a batch's sum and the number of summands, without waiting for a device.
+        """Add the sum and the count of a batch, without waiting for a device.
 
         Args:
-            total: (), any type: ``(score * loss).sum()``.
-            count: (), any type: ``score.sum()``.
+            total: Sum (), of any dtype, such as ``(score * loss).sum()``.
+            count: Count (), of any dtype, such as ``score.sum()``.
 
         Raises:
             ConfigError: If one of them is not a single number.
@@ -49,7 +49,7 @@ class ExactMean:
         self._count = self._count + _check_scalar("count", count)
 
     def compute(self) -> float:
-        """Return the mean over all ranks; 0.0 over nothing, never NaN.
+        """Return the mean over all ranks; 0.0 if the count is 0.
 
         With a process group it is a collective operation: call it on every rank, at the epoch's
         end. Ranks with the same rows (tensor parallel) do not change the mean.

@@ -1,7 +1,7 @@
 """Short names of policies for LightningCLI: ``--data.batching token-budget``, ``TokenBudget``.
 
-LightningCLI's parser, jsonargparse, takes import paths. This module registers the conversion from a
-registered name, or the name of a built-in class.
+LightningCLI's parser, jsonargparse, takes import paths. This module registers a conversion to them
+from registered names and from the names of built-in classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLASS = "class_path"
 
 
 class PolicyName(str):
-    """A registered name of a policy, or the name of its class, as a type for the parser."""
+    """Type for the parser: the registered name of a policy, or the name of its class."""
 
     __slots__ = ()
 
@@ -35,13 +35,13 @@ def register_policy_names() -> None:
 
 
 def parse_policy(value: object) -> Any:
-    """Return the parser's value for a policy: its import path, with options if there are some.
+    """Return the parser's value for a policy: its import path, and options if there are any.
 
     Args:
         value: A name, or a mapping of a name under ``class_path`` and options under ``init_args``.
 
     Raises:
-        ValueError: If it does not name a policy; the parser then tries other types.
+        ValueError: If the value does not name a policy; the parser then tries other types.
     """
     namespace: Any = importlib.import_module(_PARSER).Namespace
     if isinstance(value, str):
@@ -56,9 +56,10 @@ def parse_policy(value: object) -> Any:
 
 
 def _expand_names(value: Any, namespace: type) -> tuple[Any, bool]:
-    """Return options with import paths for names of policies, also of those inside others.
+    """Replace the names of policies, also of nested ones, by import paths.
 
-    And whether there was such a name.
+    Returns:
+        The value, and whether it has changed.
     """
     options = vars(value) if isinstance(value, namespace) else value
     if not isinstance(options, Mapping):
@@ -67,7 +68,7 @@ def _expand_names(value: Any, namespace: type) -> tuple[Any, bool]:
     expanded = {key: item for key, (item, _) in inner.items()}
     is_changed = any(is_inner_changed for _, is_inner_changed in inner.values())
     if isinstance(expanded.get(_CLASS), str):
-        with contextlib.suppress(ValueError):  # it is an import path
+        with contextlib.suppress(ValueError):  # raised for an import path
             expanded[_CLASS] = find_import_path(expanded[_CLASS])
             is_changed = True
     return (expanded, True) if is_changed else (value, False)

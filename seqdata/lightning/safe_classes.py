@@ -2,8 +2,8 @@
 
 A DataModule or LightningModule that takes a policy, a collator or statistics and calls
 ``save_hyperparameters()`` puts the object into its checkpoints. Lightning reads them with
-``weights_only``, which refuses classes that it does not know. These are plain data: reading one
-calls no code that a checkpoint could choose.
+``weights_only``, which refuses unknown classes. The classes here are plain data: reading an object
+runs no code that a checkpoint could choose.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OTHERS = (
     "seqdata.sharing:World",
     "seqdata.storage.remote.options:Remote",
 )
-_EARLIER_NAMES = {  # of checkpoints that were saved when these classes were in other modules
+_EARLIER_NAMES = {  # paths in checkpoints from before these classes moved
     "seqdata.planning.jitter.Jitter": "seqdata.policies.tbptt:Jitter",
     "seqdata.policies.bucketed.Bucketed": "seqdata.policies.fixed:Bucketed",
     "seqdata.policies.sorted.Sorted": "seqdata.policies.fixed:Sorted",
@@ -38,10 +38,10 @@ _EARLIER_NAMES = {  # of checkpoints that were saved when these classes were in 
 
 
 def register_safe_classes() -> None:
-    """Register policies, collators and the like for ``torch.load(weights_only=True)``."""
+    """Register policies, collators and statistics for ``torch.load(weights_only=True)``."""
     classes = [_load(path) for path in (*POLICIES.values(), *COLLATORS.values(), *_OTHERS)]
     renamed = [(_load(path), earlier) for earlier, path in _EARLIER_NAMES.items()]
-    add_safe_globals([*classes, *renamed, np.empty])  # the allocator of a collator
+    add_safe_globals([*classes, *renamed, np.empty])  # `np.empty` is an allocator of collators
 
 
 def _load(path: str) -> Any:

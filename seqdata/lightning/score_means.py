@@ -1,7 +1,7 @@
-"""Mean scores of sequences or parts, and the weights that are made of them.
+"""Mean scores of sequences or parts, and weights made from them.
 
-Sums are integers, so that they are the same in any order. Means are rounded to 16 bits, so that a
-loss that differs in its last bits on another number of ranks gives the same weights.
+Sums are integers, so that they are the same in any order. Means are rounded to 16 bits, so that
+losses that differ in their last bits on another number of ranks yield the same weights.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from seqdata.lightning.scores import FRACTION_BITS, ScoreSums
 from seqdata.protocols import Store
 
 WeighFn = Callable[[Any], Any]
-"""Mean scores -> weights: float64 (sequences,) of each, NaN without a score; or by part."""
+"""Function of mean scores that returns weights: float64 (sequences,), NaN without a score; or dicts
+by part."""
 
 _MEAN_BITS = 16
-_LEAST = 0.1  # of the mean weight: what a sequence of score 0 has, so that it is met again
+_LEAST = 0.1  # least weight, relative to the mean weight, so that every sequence is drawn again
 
 
 class SequenceSums(NamedTuple):
-    """Sums of the scores of a segment.
+    """Sums of the scores of a segment, by sequence.
 
     Attributes:
-        ids: int64 (n,), rising numbers of sequences in their store.
-        sums: int64 (n,), in units of ``FRACTION_BITS``.
-        counts: int64 (n,), scores in each.
+        ids: int64 (n,), rising indices of sequences in their store.
+        sums: int64 (n,), multiples of ``2**-FRACTION_BITS``.
+        counts: int64 (n,), number of scores in each sum.
     """
 
     ids: NDArray[np.int64]
@@ -40,12 +41,12 @@ class SequenceSums(NamedTuple):
 
 
 class SequenceScores:
-    """The latest mean score of each sequence of a store.
+    """Latest mean score of each sequence of a store.
 
     Args:
-        store: Whose sequences are drawn.
-        count: How many they are.
-        weigh: Makes weights; None: in proportion to scores.
+        store: Store of the sequences.
+        count: Number of sequences.
+        weigh: Function of mean scores that returns weights; None: in proportion to scores.
 
     Attributes:
         weigh_fn: The argument ``weigh``; it may be replaced.
@@ -57,11 +58,11 @@ class SequenceScores:
         self.weigh_fn = weigh
 
     def reduce(self, sums: ScoreSums) -> SequenceSums:
-        """Return what this rank has of a segment."""
+        """Return the sums of this rank over a segment."""
         return SequenceSums(sums.ids, sums.sums, sums.counts)
 
     def merge(self, sums: Sequence[SequenceSums]) -> SequenceSums:
-        """Return sums of several ranks as one."""
+        """Add the sums of several ranks."""
         columns = [np.concatenate(column) for column in zip(*sums, strict=True)]
         ids, positions = np.unique(columns[0], return_inverse=True)
         merged = [np.zeros(len(ids), dtype=np.int64) for _ in range(2)]
@@ -72,9 +73,9 @@ class SequenceScores:
     def weigh(self, sums: SequenceSums) -> Any:
         """Return weights after a segment with these scores."""
         if len(sums.ids):
-            places = np.minimum(np.searchsorted(sums.ids, self._bases), len(sums.ids) - 1)
-            is_met = sums.ids[places] == self._bases
-            self._means[is_met] = compute_means(sums.sums, sums.counts)[places[is_met]]
+            rows = np.minimum(np.searchsorted(sums.ids, self._bases), len(sums.ids) - 1)
+            is_met = sums.ids[rows] == self._bases
+            self._means[is_met] = compute_means(sums.sums, sums.counts)[rows[is_met]]
         return (self.weigh_fn or weigh_in_proportion)(self._means.copy())
 
     def state(self, weights: Any) -> dict[str, Any]:
@@ -108,11 +109,12 @@ PartSums = dict[str, tuple[int, int]]
 
 
 class PartScores:
-    """The latest mean score of each part of a mixture.
+    """Latest mean score of each part of a mixture.
 
     Args:
         policy: The mixture.
-        weigh: Makes weights; None: the weights of the mixture, multiplied by the scores.
+        weigh: Function of mean scores by part that returns weights; None: the weights of the
+            mixture, multiplied by the scores.
 
     Attributes:
         weigh_fn: The argument ``weigh``; it may be replaced.
@@ -124,14 +126,14 @@ class PartScores:
         self.weigh_fn = weigh
 
     def reduce(self, sums: ScoreSums) -> PartSums:
-        """Return what this rank has of a segment."""
+        """Return the sums of this rank over a segment."""
         own = (sums.sums.tolist(), sums.counts.tolist())
         return self.merge(
             {part: (total, count)} for part, total, count in zip(sums.parts, *own, strict=True)
         )
 
     def merge(self, sums: Any) -> PartSums:
-        """Return sums of several ranks as one."""
+        """Add the sums of several ranks."""
         merged: PartSums = {}
         for part, (total, count) in ((k, v) for part_sums in sums for k, v in part_sums.items()):
             earlier = merged.get(part, (0, 0))
@@ -146,12 +148,12 @@ class PartScores:
         return (self.weigh_fn or self._multiply)(dict(self._means))
 
     def state(self, weights: Any) -> dict[str, Any]:
-        """Return scores as numbers; weights are in the state already."""
+        """Return scores as numbers; weights are elsewhere in the state."""
         del weights
         return {"scores": dict(self._means)}
 
     def load(self, state: Mapping[str, Any]) -> Any:
-        """Load saved scores; weights are in the state already."""
+        """Load saved scores; weights are elsewhere in the state."""
         self._means.update((part, float(mean)) for part, mean in state["scores"].items())
 
     def pending_state(self, sums: PartSums | None) -> dict[str, Any] | None:
@@ -175,10 +177,10 @@ class PartScores:
 def weigh_in_proportion(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return weights in proportion to scores, and at least a tenth of their mean.
 
-    What has no score yet has the mean of the others.
+    A missing score counts as the mean of the others.
 
     Args:
-        scores: float64 (n,), NaN where there is none.
+        scores: float64 (n,), NaN where a score is missing.
 
     Raises:
         ConfigError: If one is negative.
@@ -191,7 +193,7 @@ def weigh_in_proportion(scores: NDArray[np.float64]) -> NDArray[np.float64]:
         raise ConfigError(
             must_be(
                 "Feedback: a mean score", "at least 0 to be a weight", f"{least}",
-                "Pass `weigh`, a function that makes weights of scores",
+                "Pass `weigh`, a function of scores that returns weights",
             )
         )  # fmt: skip
     mean = math.fsum(scores[is_known].tolist()) / int(is_known.sum())

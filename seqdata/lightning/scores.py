@@ -1,8 +1,8 @@
-"""Scores of sequences: collects what training steps return, by the ids of their batches.
+"""Scores of sequences, collected from the outputs of training steps by the ids of their batches.
 
 A score is any number by which sequences are compared, usually the loss: one value for each row, or
-one of the whole batch, which then counts for each of its rows. Collecting waits for no device:
-values stay where they are until they are taken.
+one for the whole batch, which then counts for each of its rows. Collecting does not wait for a
+device: values stay there until they are taken.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ FRACTION_BITS = 30
 """Sums are multiples of ``2**-FRACTION_BITS``: integers, whose sum does not depend on the order."""
 
 MAX_SCORE = 2.0**20
-_SMALL_SCORE = 2.0**-20  # where all are smaller, steps of a sum are a thousandth and more of them
-"""The largest size of a score that is summed: 8,192 such scores of a sequence fit an int64."""
+"""Largest absolute score that is summed: 8,192 such scores of a sequence fit an int64."""
+
+_SMALL_SCORE = 2.0**-20  # rounding of a sum is a thousandth of it and more where all are smaller
 
 LOSS = "loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchScores:
-    """The scores of one batch on this rank, without filler.
+    """Scores of one batch on this rank, without dummy rows.
 
     Attributes:
-        step: The number that was passed with it: of the optimizer's step.
+        step: Step of the optimizer, as it was passed to ``add``.
         epoch: Epoch of the plan.
-        number: Batch of the plan.
-        ids: int64 (n,), numbers of the sequences in their store.
+        number: Index of the batch in the plan.
+        ids: int64 (n,), indices of the sequences in their store.
         parts: Name of the part of each sequence; None without parts.
-        scores: float64 (n,), with NaN and infinities as they came.
-        is_shared: Whether it is one score of the whole batch, repeated for each sequence.
+        scores: float64 (n,), including NaN and infinities.
+        is_shared: Whether there was one score for the whole batch, repeated for each sequence.
     """
 
     step: int
@@ -58,7 +59,7 @@ class ScoreSums:
     """Scores summed by sequence, ordered by part and id.
 
     Attributes:
-        ids: int64 (n,), numbers of the sequences in their store.
+        ids: int64 (n,), indices of the sequences in their store.
         parts: Name of the part of each; None without parts.
         sums: int64 (n,), multiples of ``2**-FRACTION_BITS``. Sums of ranks may be added.
         counts: int64 (n,), number of scores in each sum.
@@ -71,7 +72,7 @@ class ScoreSums:
 
 
 class _Pending(NamedTuple):
-    """A score that was not read yet, and what is known of its batch; not the data."""
+    """A score that was not read yet, with the metadata of its batch."""
 
     step: int
     epoch: int
@@ -88,14 +89,14 @@ class _Pending(NamedTuple):
 class ScoreCollector:
     """Collects the scores of training steps, without waiting for a device.
 
-    Rows of weight 0 (filler and idle lanes) are left out. A row that holds several sequences
-    (packed documents, streams of lanes) gives its score to each of them, unless there is one score
-    for each of ``batch.segments``. Chunks and windows of a sequence count one by one. Of a dict of
-    batches the name is the part, and scores are a dict with the same names, or one for all.
+    Rows of weight 0 (dummies and idle lanes) are left out. The score of a row of several sequences
+    (packed documents, streams of lanes) counts for each of them, unless there is one score for each
+    of ``batch.segments``. Chunks and windows of a sequence count one by one. In a dict of batches
+    names are parts, and scores are a dict with the same names, or one for all.
 
     Attributes:
-        score: Key of the score in what ``training_step`` returns; a tensor alone is ``loss``.
-        owner: Whose messages these are.
+        score: Key of the score in the output of ``training_step``; a tensor alone is ``loss``.
+        owner: Name of the user of the collector, for messages.
     """
 
     score: str = LOSS
@@ -116,10 +117,10 @@ class ScoreCollector:
         """Add the output of a training step; a step without output adds nothing.
 
         Args:
-            outputs: What ``training_step`` returned, or Lightning made of it: a tensor, or a dict.
-            batch: Its batch, or a dict of batches.
-            step: Number of the optimizer's step, kept with the scores.
-            divided_by: What Lightning has divided ``loss`` by: the steps of an update.
+            outputs: Output of ``training_step``, as Lightning passes it on: a tensor, or a dict.
+            batch: A batch, or a dict of batches.
+            step: Step of the optimizer, kept with the scores.
+            divided_by: Number by which Lightning has divided ``loss``: the steps of an update.
 
         Raises:
             ConfigError: If the batch has no ids, or the output has no such score, or one of
@@ -157,7 +158,7 @@ class ScoreCollector:
             )  # fmt: skip
 
     def take_batches(self) -> list[BatchScores]:
-        """Return the scores of each batch since the last call, in their order, and forget them."""
+        """Return and remove the scores of each batch since the last call, in their order."""
         pending, self._pending = self._pending, []
         scores = _move([entry.score for entry in pending])
         weights = _move([entry.weight for entry in pending])
@@ -167,7 +168,7 @@ class ScoreCollector:
         ]
 
     def take(self) -> ScoreSums:
-        """Return the sums by sequence since the last call, and forget them; not collective.
+        """Return and remove the sums by sequence since the last call; not collective.
 
         Raises:
             ConfigError: If a score is not finite, or too large for a sum; on this rank only.
@@ -185,10 +186,10 @@ class ScoreCollector:
         self._warn_of_small(batches)
         columns: list[tuple[str | None, NDArray[np.int64], NDArray[np.int64], NDArray[Any]]] = []
         for part, ids, scores in _group_by_part(batches):
-            units = np.rint(np.ldexp(scores, FRACTION_BITS)).astype(np.int64)
+            multiples = np.rint(np.ldexp(scores, FRACTION_BITS)).astype(np.int64)
             order = np.argsort(ids, kind="stable")
             own_ids, firsts, counts = np.unique(ids[order], return_index=True, return_counts=True)
-            columns.append((part, own_ids, np.add.reduceat(units[order], firsts), counts))
+            columns.append((part, own_ids, np.add.reduceat(multiples[order], firsts), counts))
         empty = np.zeros(0, dtype=np.int64)
         return ScoreSums(
             ids=np.concatenate([empty, *(ids for _, ids, _, _ in columns)]),
@@ -259,14 +260,14 @@ class ScoreCollector:
             )
 
     def _warn_of_small(self, batches: Sequence[BatchScores]) -> None:
-        """Warn once if all scores are so small that their sums do not tell them apart."""
+        """Warn once if all scores are so small that their sums hardly distinguish them."""
         largest = max((float(np.abs(b.scores).max(initial=0)) for b in batches), default=0.0)
         if 0 < largest < _SMALL_SCORE and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"{self.owner}: {self.score!r} should be above {_SMALL_SCORE:.0e} in some rows, "
                 f"but is at most {largest:.3g}: scores are summed in steps of "
-                f"{2.0**-FRACTION_BITS:.0e}, which hardly tell these apart. Multiply it before it "
+                f"{2.0**-FRACTION_BITS:.0e}, which hardly distinguish these. Multiply it before it "
                 "is returned",
                 SeqDataWarning,
                 stacklevel=2,
@@ -291,7 +292,7 @@ class ScoreCollector:
 
 
 def _name_batches(batch: Any) -> dict[str | None, SequenceBatch]:
-    """Return the batches of a step by name; none if there are no ids."""
+    """Return the batches of a step by name; empty if one is not a SequenceBatch."""
     if isinstance(batch, SequenceBatch):
         return {None: batch}
     if isinstance(batch, Mapping) and all(
@@ -305,10 +306,10 @@ def _move(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
     """Return flat tensors as arrays on the CPU, with one transfer for each device."""
     arrays: list[NDArray[np.float64]] = [np.zeros(0)] * len(tensors)
     for device in {tensor.device for tensor in tensors}:
-        numbers = [i for i, tensor in enumerate(tensors) if tensor.device == device]
-        flat = torch.cat([tensors[i] for i in numbers]).cpu().double().numpy()
-        stops = np.cumsum([len(tensors[i]) for i in numbers])
-        for i, array in zip(numbers, np.split(flat, stops[:-1]), strict=True):
+        indices = [i for i, tensor in enumerate(tensors) if tensor.device == device]
+        flat = torch.cat([tensors[i] for i in indices]).cpu().double().numpy()
+        stops = np.cumsum([len(tensors[i]) for i in indices])
+        for i, array in zip(indices, np.split(flat, stops[:-1]), strict=True):
             arrays[i] = array
     return arrays
 
@@ -316,7 +317,7 @@ def _move(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
 def _select_real_rows(
     entry: _Pending, score: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> BatchScores:
-    """Return the scores of the sequences that count."""
+    """Return the scores of rows with a weight above 0."""
     if entry.segments is None:
         ids = entry.ids.numpy()
         rows = np.arange(len(ids))

@@ -1,4 +1,4 @@
-"""A training run: its engine, its cursor, its saved state, and its run file."""
+"""Training run of a DataModule: cursor, saved state and run file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seqdata.errors import (
     SeqDataWarning,
     format_step,
 )
-from seqdata.lightning import adapter, lane_checkpoint, statistics_state, trainer_settings
+from seqdata.lightning import adapter, lane_checkpoint, trainer_settings
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
 from seqdata.lightning.feedback_run import FeedbackRun, SupportsFeedback, count_segment_batches
 from seqdata.lightning.ranks.collect import check_consistent
@@ -40,15 +40,15 @@ from seqdata.sharing import World
 
 
 class TrainRun:
-    """The training of one DataModule under one Trainer.
+    """Training of one DataModule by one Trainer.
 
     Args:
         trainer: The Trainer.
         engine: The engine of the training data.
         world: This rank and the number of ranks.
-        sources: The stores and engines of the DataModule.
-        run_record: Records the start of each fit, and writes its run file.
-        coordinator: Gathers what ranks have saved apart.
+        sources: Stores and engines of the DataModule.
+        run_record: Record of the start of each fit, which writes its run file.
+        coordinator: Coordinator of the ranks, which gathers their lane states and scores.
         is_other: Whether the last fit of the DataModule was of other data or another Trainer.
 
     Raises:
@@ -69,11 +69,11 @@ class TrainRun:
         if sources.options.on_changed == "next_segment":
             check_next_segment(engine, "datamodule")
         if engine.segments is not None:
-            engine.segments.history.restore((), 0, 0)  # what a fit with another Trainer has set
-        engine.set_order(None, 0)  # what such a fit was resumed with
+            engine.segments.history.restore((), 0, 0)  # forget a fit with another Trainer
+        engine.set_order(None, 0)  # forget the order with which such a fit was resumed
         self.trainer = trainer
         self.engine = engine
-        self._transform_label = engine.transform_label  # before it is used
+        self._transform_label = engine.transform_label  # before the transform runs
         self.errors = ErrorCount(engine, trainer.world_size)
         self.errors.restart(0)
         self.callback = CounterRepair(
@@ -95,7 +95,7 @@ class TrainRun:
         callback = adapter.find_callback(trainer, SupportsFeedback)
         if callback is not None:
             self.feedback = FeedbackRun(callback, trainer, engine, coordinator)
-        self._geometry: FitGeometry | None = None  # for a fit that has not drawn a batch yet
+        self._geometry: FitGeometry | None = None  # until the fit draws its first batch
 
     def is_of(self, trainer: Trainer, engine: BaseEngine) -> bool:
         """Return whether this is the training of a Trainer over the data of an engine."""
@@ -121,18 +121,18 @@ class TrainRun:
             self.feedback.attach(adapter.find_callback(self.trainer, SupportsFeedback))
 
     def restore_trainer(self) -> None:
-        """Take back what was set for a fit that has ended."""
+        """Restore the settings of the Trainer after a fit."""
         if self._has_set_accumulation:
             self.trainer.accumulate_grad_batches = 1
             self._has_set_accumulation = False
 
     def begin_iteration(self, iteration: LoaderIterator) -> IterationStart:
-        """Return the start of an iteration, when it draws its first batch.
+        """Return the start of an iteration that draws its first batch.
 
-        Only batches that the fit loop draws move the cursor, not other iterations over the loader.
+        Only an iteration of the fit loop moves the cursor; other iterations over the loader do not.
 
         Raises:
-            ConfigError: If the Trainer's epoch is longer than the data's.
+            ConfigError: If the Trainer's epoch has more steps than the data.
             ResumeError: If the data and the Trainer are at different steps.
         """
         counters = adapter.read_counters(self.trainer)
@@ -144,7 +144,7 @@ class TrainRun:
         cursor = self._make_next_cursor(counters, stride)
         run_position = cursor.start
         if is_first and self._resume_point is not None and _is_ending_epoch(counters, run_position):
-            return self._begin_inspection(run_position)  # Lightning fetches a batch ahead
+            return self._begin_inspection(run_position)  # Lightning fetches one batch ahead
         self._cursor = replace(cursor, batches=self.engine.count_batches(run_position.epoch))
         steps = self.engine.count_steps(run_position.epoch)
         trainer_settings.check_epoch_steps(self.trainer, counters.steps, steps)
@@ -160,7 +160,7 @@ class TrainRun:
             trainer_settings.warn_of_other_data(counters.total)
         self._resume_point = None
         if self._geometry is not None and self._geometry != self._make_geometry(run_position):
-            self._record_begin(run_position, is_repeated=True)  # the last fit abandoned an epoch
+            self._record_begin(run_position, is_repeated=True)  # an epoch was abandoned
         self._geometry = None
         schedule = trainer_settings.make_update_schedule(self.trainer, steps)
         return IterationStart(run_position, schedule)
@@ -176,7 +176,7 @@ class TrainRun:
 
         Args:
             exception: The exception.
-            replay_hint: Returns the command that replays a batch, from epoch and number.
+            replay_hint: Function of epoch and batch index that returns the command to replay it.
         """
         if not isinstance(exception, Exception) or not adapter.is_in_step(self.trainer):
             return
@@ -193,7 +193,7 @@ class TrainRun:
 
     @property
     def epoch(self) -> int:
-        """The epoch whose length the Trainer reads now; any, if all have the same."""
+        """Epoch whose length the Trainer reads now; 0 if all epochs have the same length."""
         if not self.engine.has_varying_epochs:
             return 0
         return self._make_next_cursor(adapter.read_counters(self.trainer), 1).start.epoch
@@ -203,19 +203,19 @@ class TrainRun:
         return self._cursor.get_run_position(adapter.read_counters(self.trainer))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, with lanes and feedback; a collective operation."""
+        """Return the state, with lane states and feedback; a collective operation."""
         run_position = self.get_run_position()
         state = lane_checkpoint.make_lane_state(self.trainer, run_position, self._coordinator)
         if self.feedback is not None:
             state |= self.feedback.make_state(run_position)
-        state |= statistics_state.make_statistics_state(self._sources.options)
+        state |= self._sources.make_statistics_state()
         return {**self.make_state().as_dict(), **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at a saved position, with lanes and feedback.
+        """Continue at a saved position, with lane states and feedback.
 
         Raises:
-            ResumeError: If the state does not fit, with the reason.
+            ResumeError: If the state does not fit; the message has the reason.
         """
         saved = FitState.from_dict(state)
         start = self.load_state(saved)
@@ -242,8 +242,8 @@ class TrainRun:
         """Continue at a saved position.
 
         Raises:
-            ResumeError: If the plan differs there, or the Trainer's limits count differently.
-            ConfigError: If the rest of the epoch has filler rows that the output does not mark.
+            ResumeError: If the plan is another, or limits of the Trainer hold other batches.
+            ConfigError: If the rest of the epoch has dummy rows that the output does not mark.
         """
         options = self._sources.options
         start = find_start(self.engine, state, self._make_state_at, options.on_changed)
@@ -280,8 +280,8 @@ class TrainRun:
     def _make_next_cursor(self, counters: adapter.Counters, stride: int) -> Cursor:
         """Return the cursor of an iteration that begins now.
 
-        A fit that failed in the first step after a resume has left a rest of an epoch: unless that
-        fit is resumed again, it is abandoned, and the next epoch begins.
+        A fit that failed in its first step after a resume leaves the rest of an epoch, which is
+        abandoned for the next epoch unless that fit is resumed again.
         """
         cursor = self._cursor.begin_iteration(counters, stride=stride)
         is_further = self._cursor.trained_before is not None
@@ -316,11 +316,11 @@ class TrainRun:
         )
 
     def _record_begin(self, run_position: RunPosition, *, is_repeated: bool = False) -> None:
-        """Record the start of the fit, on every rank, and write its run file if it has a folder.
+        """Record the start of the fit on every rank, and write its run file if it has a folder.
 
         Args:
-            run_position: Where it starts.
-            is_repeated: Whether it was recorded, at another position: on this rank only.
+            run_position: Position at which the fit starts.
+            is_repeated: Whether another position was recorded before; then nothing is collective.
         """
         trainer, record = self.trainer, self._run_record
         self._geometry = self._make_geometry(run_position)
@@ -363,23 +363,23 @@ class TrainRun:
         )
 
     def _on_restored(self) -> None:
-        """Compare where the ranks resume: one without a checkpoint would do a sanity check."""
+        """Compare the positions of ranks: one without a checkpoint would do a sanity check."""
         run_position = self._cursor.start
-        facts = {
+        values = {
             "ckpt_path": "loaded" if adapter.has_loaded_checkpoint(self.trainer) else None,
             "epoch": run_position.epoch,
             "position": run_position.position,
         }
-        check_consistent(self._world, facts)
+        check_consistent(self._world, values)
 
     def _on_started(self) -> None:
-        """Compare the ranks, and warn of what will differ on another number of ranks."""
-        error, facts, steps = None, dict[str, str | int](), 0
+        """Compare the ranks, and warn of validations that depend on the number of ranks."""
+        error, values, steps = None, dict[str, str | int](), 0
         trainer_settings.set_scheduled_accumulation(self.trainer)
         try:
             run_position = self.get_run_position()
             steps = self.engine.count_steps(run_position.epoch)
-            facts = {
+            values = {
                 "plan": self.engine.fingerprint(run_position.epoch),
                 "steps": steps,
                 "epoch": run_position.epoch,
@@ -390,7 +390,7 @@ class TrainRun:
             }
         except SeqDataError as failure:
             error = failure
-        check_consistent(self._world, facts, error)
+        check_consistent(self._world, values, error)
         self._record_begin(self.get_run_position())
         if self.trainer.enable_validation:
             trainer_settings.warn_of_validations(self.trainer, steps)
@@ -408,14 +408,14 @@ class TrainRun:
 
 
 def make_run_context(trainer: Trainer | None, options: DataOptions) -> RunContext:
-    """Return the context in which the engines of a DataModule are made."""
+    """Return the context for the engines of a DataModule."""
     segment_batches, feedback = None, adapter.find_callback(trainer, SupportsFeedback)
     if trainer is not None and feedback is not None:
         segment_batches = count_segment_batches(feedback, trainer, options)
     return RunContext(
         world=adapter.get_world(trainer),
         seed=trainer_settings.get_seed(options),
-        is_frozen=adapter.is_overfitting(trainer),
+        overfit=adapter.is_overfitting(trainer),
         folder=adapter.get_run_folder(trainer) if options.on_error != "raise" else None,
         is_on_cuda=adapter.is_on_cuda(trainer),
         segment_batches=segment_batches,

@@ -1,10 +1,10 @@
-"""The loader that the Trainer receives: an iterable that Lightning does not replace.
+"""Loader that the Trainer receives: an iterable that Lightning does not replace.
 
 It has no position. Its length is a constant, its state a marker, and an unused iterator has no
-effect, since Lightning discards several. What is known of its batches is here, too: the one that an
-exception of an evaluation step came from, and the number of errors that were skipped before each of
-the latest positions. Ranks differ in their errors, but saved states must be equal: so these counts
-are summed over ranks in the exchange that precedes each batch.
+effect, since Lightning discards several. Information about its batches is also here: the batch of
+an exception in an evaluation step, and the number of errors that were skipped before each of the
+latest positions. Ranks differ in their errors, but saved states must be equal: these counts are
+summed over ranks in the exchange that precedes each batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning.pytorch import Trainer
 
 from seqdata.errors import REPLAY_PREFIX, ConfigError, ResumeError, format_step
 from seqdata.lightning import adapter
-from seqdata.lightning.ranks.lockstep import RankCounter
+from seqdata.lightning.ranks.synchronizer import RankCounter
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.loader import EpochSetter, count_later_ranks
 from seqdata.loading.options import UpdateSchedule
@@ -31,13 +31,12 @@ MARKER = {"seqdata": 1}
 
 @dataclass(frozen=True, slots=True)
 class IterationStart:
-    """The start of an iteration, and how its batches make updates.
+    """Start of an iteration.
 
     Attributes:
-        run_position: Position of its first batch.
-        update_schedule: How batches make updates.
-        is_inspection: Whether the iteration is not of the Trainer's loop, and only inspects the
-            loader.
+        run_position: Position of the first batch.
+        update_schedule: Schedule of optimizer updates.
+        is_inspection: Whether the iteration only inspects the loader, outside the Trainer's loop.
     """
 
     run_position: RunPosition
@@ -47,7 +46,7 @@ class IterationStart:
 
 @dataclass(frozen=True, slots=True)
 class BatchRef:
-    """The last batch that an iteration returned.
+    """Reference to the last batch that an iteration returned.
 
     Attributes:
         start_position: Position at which the iteration began.
@@ -59,23 +58,23 @@ class BatchRef:
 
 
 TaggedBatch = tuple[BatchRef | None, Any]
-LockstepFn = Callable[["LoaderIterator", Iterator[TaggedBatch]], Iterator[TaggedBatch]]
+SynchronizeFn = Callable[["LoaderIterator", Iterator[TaggedBatch]], Iterator[TaggedBatch]]
 
 
 class TrainerLoader:
     """Batches of one data set for the Trainer.
 
     Args:
-        engine: Iterates over the epochs.
-        get_start: Called with an iteration at its first ``next()``; returns its start.
-        name: Name of its data set, if there are several.
-        lockstep: Yields a batch once all ranks have theirs; None for no lockstep.
-        epoch: The epoch whose length it has, if epochs differ.
+        engine: Engine of the data set.
+        get_start: Function of an iteration that returns its start, called at its first ``next()``.
+        name: Name of the data set, if there are several.
+        synchronize: Function that returns batches once all ranks have theirs; None: unchanged.
+        epoch: Epoch whose length the loader has, if epochs differ.
 
     Attributes:
-        last_batch: The last batch that a loop received; None if there was none.
-        waited_seconds: Total seconds that iterations have waited for this rank's batches, not for
-            other ranks.
+        last_batch: Reference to the last batch that a loop received; None if there was none.
+        waited_seconds: Total time that iterations have waited for this rank's batches, without
+            waiting for other ranks.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class TrainerLoader:
         get_start: Callable[[LoaderIterator], IterationStart],
         name: str | None = None,
         *,
-        lockstep: LockstepFn | None = None,
+        synchronize: SynchronizeFn | None = None,
         epoch: int = 0,
     ) -> None:
         self.engine = engine
@@ -93,8 +92,8 @@ class TrainerLoader:
         self.last_batch: BatchRef | None = None
         self.waited_seconds = 0.0
         self._get_start = get_start
-        self._lockstep = lockstep
-        if isinstance(get_start, EpochCounter):  # a Trainer without the DataModule tells its epoch
+        self._synchronize = synchronize
+        if isinstance(get_start, EpochCounter):  # a Trainer sets the epoch of a sampler
             self.batch_sampler = EpochSetter(get_start.set_epoch)
 
     def __len__(self) -> int:
@@ -107,9 +106,10 @@ class TrainerLoader:
         """Return the batches of an iteration, each with its ``BatchRef``.
 
         Args:
-            iteration: The iteration, whose start is asked for by its first batch.
+            iteration: The iteration; its start is determined when the first batch is drawn.
         """
-        iteration_ref = weakref.ref(iteration)  # it refers to the batches, which must end with it
+        # a weak reference: the iteration refers to the batches, which must end with it
+        iteration_ref = weakref.ref(iteration)
         started: list[IterationStart] = []
 
         def begin() -> EpochProgress:
@@ -126,10 +126,10 @@ class TrainerLoader:
             return None if start.is_inspection else BatchRef(start.run_position, step), batch
 
         batches = self.engine.iterate_from(begin, lambda: started[0].update_schedule, tag)
-        return batches if self._lockstep is None else self._lockstep(iteration, batches)
+        return batches if self._synchronize is None else self._synchronize(iteration, batches)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the constant marker, which tells the Trainer that the loader can resume."""
+        """Return a constant marker, by which the Trainer knows that the loader can resume."""
         return dict(MARKER)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -151,20 +151,20 @@ class TrainerLoader:
 
 
 class EpochCounter:
-    """The starts of iterations without a Trainer's DataModule: one epoch after the other.
+    """Starts of iterations without a Trainer's DataModule, one epoch after another.
 
     Args:
-        is_frozen: Whether all are of epoch 0, for evaluations.
+        is_evaluation: Whether every iteration is of epoch 0.
     """
 
-    def __init__(self, *, is_frozen: bool = False) -> None:
+    def __init__(self, *, is_evaluation: bool = False) -> None:
         self._epoch = 0
-        self._is_frozen = is_frozen
+        self._is_evaluation = is_evaluation
         self._is_single_process = World.current().size == 1  # no process group yet
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration with an epoch, unless it is one that has begun."""
-        if not self._is_frozen:
+        """Set the epoch of the next iteration, unless it has begun already."""
+        if not self._is_evaluation:
             self._epoch = max(self._epoch, epoch)
 
     def __call__(self, iteration: LoaderIterator) -> IterationStart:
@@ -181,7 +181,7 @@ class EpochCounter:
                 "DataModule to the Trainer, as `datamodule`"
             )
         start = IterationStart(RunPosition(self._epoch), UpdateSchedule())
-        self._epoch += not self._is_frozen
+        self._epoch += not self._is_evaluation
         return start
 
 
@@ -192,14 +192,14 @@ def start_first_epoch(iteration: LoaderIterator) -> IterationStart:
 
 
 class LoaderIterator:
-    """An iteration over a loader; it begins when its first batch is drawn.
+    """Iteration over a loader; it begins when the first batch is drawn.
 
     Args:
         loader: The loader.
 
     Attributes:
         loader: The loader.
-        has_batch: Whether it has returned a batch, and the next one was not requested yet.
+        has_batch: Whether a batch was returned and the next one not requested yet.
     """
 
     def __init__(self, loader: TrainerLoader) -> None:
@@ -228,7 +228,7 @@ def add_evaluation_context(trainer: Trainer | None, exception: BaseException) ->
 
 
 def find_evaluated_loader(trainer: Trainer) -> TrainerLoader | None:
-    """Return the loader whose batch an evaluation step has; None if there is none."""
+    """Return the loader of the batch of an evaluation step; None if there is none."""
     if not adapter.is_in_evaluation(trainer):
         return None
     iterators = [
@@ -266,7 +266,7 @@ _MAX_POSITIONS = 2  # the current batch may be trained or not
 
 @dataclass(slots=True, eq=False)
 class ErrorCount:
-    """The number of errors that a run skipped, before each of the latest positions.
+    """Number of errors that a run skipped before each of the latest positions.
 
     Attributes:
         engine: The engine of the training data.
@@ -286,7 +286,7 @@ class ErrorCount:
 
     @property
     def counter(self) -> RankCounter[TaggedBatch] | None:
-        """The counter that is summed over ranks; None if the first error ends the run."""
+        """Counter that is summed over ranks; None if the first error ends the run."""
         if self.engine.options.on_error == "raise":
             return None
         return RankCounter(self._count_own, self._on_total)

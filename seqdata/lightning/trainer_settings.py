@@ -1,8 +1,8 @@
-"""Settings of a Trainer that count steps or seconds, so that they differ on other ranks.
+"""Settings of a Trainer in steps or seconds, whose effect depends on the number of ranks.
 
-Steps of an epoch hold other batches on another number of ranks, and clocks differ from run to run.
-The steps of an optimizer update are set so that they hold the same batches; limits that would end
-or validate a run elsewhere are refused or warned of before the first batch.
+The steps of an epoch hold other batches on another number of ranks, and clocks differ from run to
+run. The number of steps of an update is set such that it holds the same batches; limits by which a
+run would end or validate elsewhere are refused or warned of before the first batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seqdata.runs.options import DataOptions
 
 
 def get_seed(options: DataOptions) -> int:
-    """Return the seed of order and transforms: if none is given, that of ``seed_everything``."""
+    """Return the seed of order and transforms: by default that of ``seed_everything``, else 0."""
     return int(os.environ.get("PL_GLOBAL_SEED", "0")) if options.seed is None else options.seed
 
 
@@ -48,11 +48,11 @@ def check_training(trainer: Trainer, engine: BaseEngine) -> None:
 
 
 def make_update_schedule(trainer: Trainer, steps: int) -> UpdateSchedule:
-    """Return how the batches of an epoch make updates.
+    """Return the schedule of optimizer updates of an epoch.
 
     Args:
-        trainer: The Trainer, which may train fewer of them.
-        steps: Steps of the epoch.
+        trainer: The Trainer, which may train fewer steps.
+        steps: Number of steps of the epoch.
     """
     return UpdateSchedule(
         accumulate=adapter.count_accumulated(trainer),
@@ -62,27 +62,27 @@ def make_update_schedule(trainer: Trainer, steps: int) -> UpdateSchedule:
 
 
 def check_epoch_steps(trainer: Trainer, trainer_steps: float, steps: int) -> None:
-    """Raise if the Trainer's epoch is longer than the data's: it would begin a second one.
+    """Raise if the Trainer's epoch has more steps than the training data.
 
     Args:
         trainer: The Trainer.
-        trainer_steps: Steps of its epoch.
-        steps: Steps of an epoch of the training data.
+        trainer_steps: Number of steps of its epoch.
+        steps: Number of steps of an epoch of the training data.
 
     Raises:
-        ConfigError: If it is.
+        ConfigError: If it has more: the data would begin a second epoch.
     """
     if len(adapter.get_active_iterators(trainer)) > 1 and trainer_steps > steps:
         raise ConfigError(
-            f"datamodule: the Trainer's epoch has {trainer_steps} steps, the training data "
-            f"{steps}: of several loaders (a dict, list or CombinedLoader) ours must be the "
-            "longest, since it is played once in an epoch; pass CombinedLoader(..., "
-            '"min_size"), or make the other one shorter'
+            f"datamodule: the Trainer's epoch must have at most the {steps} steps of the training "
+            f"data, but has {trainer_steps}: of several loaders (a dict, list or CombinedLoader) "
+            "ours must be the longest, since an epoch iterates over it once. Pass "
+            'CombinedLoader(..., "min_size"), or make the other one shorter'
         )
 
 
 def count_accumulated(trainer: Trainer, epoch: int) -> int:
-    """Return the steps of an update in an epoch, where a callback schedules them, too."""
+    """Return the number of steps of an update in an epoch, also if a callback schedules it."""
     for callback in adapter.get_callbacks(trainer):
         if isinstance(callback, GradientAccumulationScheduler):
             return callback.get_accumulate_grad_batches(epoch)
@@ -90,7 +90,7 @@ def count_accumulated(trainer: Trainer, epoch: int) -> int:
 
 
 def warn_of_other_data(step: int) -> None:
-    """Warn that the data of a Trainer that is at a step begins at epoch 0."""
+    """Warn that data begins at epoch 0 for a Trainer that is at a later step."""
     _warn(
         f"datamodule: the Trainer is at step {step}, but its data begins at epoch 0: data, seed, "
         "ranks or Trainer are not those of the last fit. Pass `ckpt_path` to resume, or another "
@@ -99,9 +99,9 @@ def warn_of_other_data(step: int) -> None:
 
 
 def set_scheduled_accumulation(trainer: Trainer) -> None:
-    """Set the steps of an update that a callback schedules for the current epoch.
+    """Set the number of steps of an update that a callback schedules for the current epoch.
 
-    Lightning does so where an epoch begins, but not where a run resumes in the middle of one.
+    Lightning does so at the beginning of an epoch, but not when a run resumes in its middle.
     """
     if adapter.is_resuming(trainer) and adapter.has_automatic_optimization(trainer):
         trainer.accumulate_grad_batches = count_accumulated(trainer, trainer.current_epoch)
@@ -114,11 +114,11 @@ def set_accumulation(trainer: Trainer, batches: int, lanes: int, *, is_repeated:
         trainer: The Trainer.
         batches: Number of batches of the plan, over all ranks.
         lanes: Number of lanes of the plan; with lanes a step is one batch of all ranks.
-        is_repeated: Whether it is set already, by an earlier call.
+        is_repeated: Whether an earlier call has set it.
 
     Raises:
-        ConfigError: If the number of ranks does not divide ``batches``, or the accumulation is set
-            elsewhere.
+        ConfigError: If ``batches`` is not a multiple of the number of ranks, or the accumulation is
+            set elsewhere.
     """
     size = adapter.get_world(trainer).size
     if not lanes and batches % size:
@@ -144,9 +144,9 @@ def set_accumulation(trainer: Trainer, batches: int, lanes: int, *, is_repeated:
         raise ConfigError(
             must_be(
                 "datamodule: `batches_per_update`",
-                "one of them",
-                "given but a GradientAccumulationScheduler sets the Trainer's accumulation",
-                "Leave the other out",
+                "the only setting of the Trainer's accumulation",
+                "given with a GradientAccumulationScheduler",
+                "Leave one of them out",
             )
         )
     if trainer.accumulate_grad_batches not in (1, steps if is_repeated else 1):
@@ -166,8 +166,8 @@ def check_limits(trainer: Trainer, saved_size: int, size: int) -> None:
 
     Args:
         trainer: The Trainer.
-        saved_size: Ranks of the run that saved the state.
-        size: Ranks of this run, another number.
+        saved_size: Number of ranks of the run that saved the state.
+        size: Number of ranks of this run, which differs.
 
     Raises:
         ResumeError: If a limit is a number of steps.
@@ -189,7 +189,7 @@ def warn_of_validations(trainer: Trainer, steps: int) -> None:
 
     Args:
         trainer: The Trainer.
-        steps: Steps of an epoch.
+        steps: Number of steps of an epoch.
     """
     seconds = adapter.get_validation_seconds(trainer)
     if seconds is not None:

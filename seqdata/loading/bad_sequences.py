@@ -1,4 +1,4 @@
-"""Rebuilds a batch without the sequences that cannot be read or transformed.
+"""Repair of batches: sequences that cannot be read or transformed are masked or replaced.
 
 The number of rows stays as planned, on every rank: a bad row is masked (weight 0, zeros), or
 replaced by the longest other row of the batch, cropped.
@@ -34,9 +34,9 @@ class RepairedBatch:
     Attributes:
         step: The step with its new weights and spans.
         columns: The columns of all rows.
-        axes: Which field runs along which axis.
-        errors: Number of a span -> its error.
-        replacement_row: Number of the row that replaces those that fail; None: they are masked.
+        axes: Axis of each field.
+        errors: Index of a span -> its error.
+        replacement_row: Index of the row that replaces failed rows; None: they are masked.
     """
 
     step: Step
@@ -61,7 +61,7 @@ def repair_batch(
     """Return the batch of a step without the spans that fail, read one by one.
 
     Args:
-        fetcher: Reads and transforms.
+        fetcher: Fetcher of columns.
         step: The planned step.
         request: The request of the step.
         on_error: ``mask`` or ``replace``; rows of several spans are masked.
@@ -109,7 +109,7 @@ def repair_batch(
 
 
 def shorten_step(step: Step, columns: Columns, axes: Axes) -> Step:
-    """Return a step whose spans have the delivered lengths, which may be below the planned ones.
+    """Return a step with the delivered lengths, which may be below the planned ones.
 
     An empty row has weight 0.
     """
@@ -154,7 +154,7 @@ def _copy_piece(column: Any) -> NDArray[Any]:
 
 
 def _find_replacement(request: StepRequest, errors: Mapping[int, Exception]) -> int | None:
-    """Return the number of the longest good span."""
+    """Return the index of the longest good span; None without one."""
     lengths = request.lengths.copy()
     lengths[list(errors)] = -1
     longest = int(lengths.argmax())
@@ -165,7 +165,7 @@ def _replace_bad_rows(
     step: Step, request: StepRequest, rows: list[dict[str, Any]], errors: Mapping[int, Exception],
     replacement: int, axes: Axes,
 ) -> Step:  # fmt: skip
-    """Replace each bad row by another, cropped to the planned length; its weight counts."""
+    """Return the step with bad rows replaced by another row, cropped to the planned length."""
     spans, weights = request.spans.copy(), step.weights.copy()
     weights[list(errors)] = weights[replacement]
     replacement_length = int(request.lengths[replacement])
@@ -187,7 +187,7 @@ def _is_ragged(axes: Axes, name: str, piece: Any) -> bool:
 
 
 def _mask_bad_rows(step: Step, errors: Mapping[int, Exception]) -> Step:
-    """Set the weight of each row that contains a bad span to 0."""
+    """Return the step with weight 0 for each row that contains a bad span."""
     weights = step.weights.copy()
     rows = np.array(list(errors), dtype=np.int64)
     if step.rows is not None:
@@ -250,7 +250,7 @@ def _probe_transform(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, 
 def _make_zeros(
     fetcher: Fetcher, request: StepRequest, number: int, template: Mapping[str, Any], axes: Axes
 ) -> dict[str, Any]:
-    """Return zeros in place of a span, of the planned length, so that the batch keeps its shape."""
+    """Return zeros of the planned length of a span, so that the batch keeps its shape."""
     pieces: dict[str, Any] = {}
     length = int(request.lengths[number])
     lengths_of = fetcher.reader.store.lengths_of

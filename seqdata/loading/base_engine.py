@@ -1,4 +1,4 @@
-"""Engines that play epochs for one rank, whatever their batches are made of.
+"""The base of engines, which play epochs for one rank.
 
 An engine has no position: each iteration is told where to begin, so that a resume costs no more
 than a start. Place in the flow: between the Loader or the DataModule, which keep the position, and
@@ -63,12 +63,12 @@ class EpochBatches(Iterator[Any]):
 
     Args:
         begin: Returns the epoch's progress, with the rank's share.
-        make_source: Returns a generator of the batches of a share, from a step.
-        tag: Makes the item that is returned of a batch, its step and the seconds that making it
-            took; None: the batch itself.
+        make_source: Returns a generator of the batches of a share, from a step on.
+        tag: Returns the item for a batch, its step and the seconds spent on it; None: the batch
+            itself.
 
     Attributes:
-        step: The step whose batch comes next; -1 before the first ``next()``.
+        step: Index of the step whose batch comes next; -1 before the first ``next()``.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class EpochBatches(Iterator[Any]):
         """Return the next batch.
 
         Raises:
-            ConfigError: If it is asked while it makes one: by a second thread, or a transform.
+            ConfigError: If it is called while it makes a batch: by a second thread, or a transform.
             IncompleteEpochError: If the batches end before the plan does.
-            BaseException: The error that making the batch raised, or what interrupted it, such as
-                an exception of a signal handler.
+            BaseException: The error of the batch, or the exception that interrupted it, such as
+                that of a signal handler.
         """
         source = self._source
         if source is not None and source.gi_running:
@@ -171,15 +171,15 @@ StepBatch = SequenceBatch | dict[str, SequenceBatch]
 """Data of a step: a batch, or one of each part that is zipped."""
 
 _CACHED_PLANS = 2
-_MANY_FETCHES = 2  # times the data in an epoch, from which on it is said
+_MANY_FETCHES = 2  # fetches of all data in an epoch, from which on a warning is shown
 
 
 class RankOrder(NamedTuple):
-    """Ranks that the steps of an epoch are balanced for, not those of the world.
+    """Number of ranks that the steps of an epoch are balanced for, in place of the world's.
 
     Attributes:
-        epoch: Number of the epoch; None: all.
-        ranks: The ranks; 0: those of the world.
+        epoch: Index of the epoch; None: all.
+        ranks: Number of ranks; 0: that of the world.
     """
 
     epoch: int | None
@@ -191,14 +191,14 @@ class BaseEngine(ABC):
 
     Args:
         store: The data.
-        policy: How epochs are batched.
+        policy: Policy of the epochs.
         options: All other options.
 
     Attributes:
         index: The lengths that are planned.
-        num_batches: Batches of the first epoch, and of every epoch unless they vary.
+        num_batches: Number of batches of the first epoch, and of every epoch unless they vary.
         segments: The run's segments, where weights may change; None without segments.
-        order: Ranks that steps are balanced for, where it is not those of the world.
+        order: Number of ranks that steps are balanced for, if it is not that of the world.
     """
 
     index: SequenceIndex
@@ -222,7 +222,7 @@ class BaseEngine(ABC):
 
     @property
     def num_steps(self) -> int:
-        """Steps of the first epoch, equal on all ranks, and of every epoch unless they vary."""
+        """Number of steps of the first epoch, and of every epoch unless they vary."""
         return self.count_steps(0)
 
     @property
@@ -239,7 +239,7 @@ class BaseEngine(ABC):
         return policy.count_batches(self.index, seed=seed, epoch=epoch)
 
     def count_steps(self, epoch: int) -> int:
-        """Return the steps of an epoch, equal on all ranks."""
+        """Return the number of steps of an epoch, equal on all ranks."""
         options, lanes = self.options, self._get_any_plan().lanes
         return count_steps(self.count_batches(epoch), options.world, options.tail, lanes)
 
@@ -257,7 +257,7 @@ class BaseEngine(ABC):
         return plan
 
     def find_ranks(self, epoch: int) -> int:
-        """Return the number of ranks for which the steps of an epoch are balanced."""
+        """Return the number of ranks that the steps of an epoch are balanced for."""
         if self.order.ranks and self.order.epoch in (None, epoch):
             return self.order.ranks
         return self._own_ranks
@@ -276,17 +276,17 @@ class BaseEngine(ABC):
         return bool(own != other)
 
     def continue_order(self, run_position: RunPosition, ranks: int | None) -> str:
-        """Continue in the order of a run that was balanced for other ranks.
+        """Continue in the order of a run that was balanced for another number of ranks.
 
-        That of the epoch that it is in; or of all, where a pass over the data may continue over the
-        end of an epoch.
+        The current epoch keeps its order, or all epochs do if a pass over the data may continue
+        over the end of an epoch.
 
         Args:
             run_position: Position of the run.
-            ranks: Ranks that its steps are balanced for; None: unknown, nothing changes.
+            ranks: Number of ranks that its steps are balanced for; None: unknown, nothing changes.
 
         Returns:
-            A warning, where steps of the present ranks are uneven from here on; else empty.
+            A warning if steps of the current ranks are uneven from here on; else empty.
         """
         goes_on = continues_passes(self.policy)
         is_inside = run_position.position > 0 or (goes_on and run_position.epoch > 0)
@@ -305,7 +305,7 @@ class BaseEngine(ABC):
         )
 
     def set_order(self, epoch: int | None, ranks: int) -> None:
-        """Balance the steps of an epoch, or of all with None, for some ranks; 0: for its own."""
+        """Balance the steps of an epoch (None: all) for a number of ranks (0: its own)."""
         order = RankOrder(None, 0) if ranks in (0, self._own_ranks) else RankOrder(epoch, ranks)
         if self.order != order:
             self.order = order
@@ -316,7 +316,7 @@ class BaseEngine(ABC):
         return self.plan(epoch).fingerprint
 
     def describe(self) -> dict[str, int | str]:
-        """Return what a plan depends on, by name: it explains why a state does not fit."""
+        """Return the inputs of a plan by name, to explain why a state does not fit."""
         return {
             "data": self.index.fingerprint,
             "policy": describe_policy(self.policy),
@@ -325,7 +325,7 @@ class BaseEngine(ABC):
         }
 
     def describe_weights(self, run_position: RunPosition) -> str | None:
-        """Return what a state has of the weights that a run has set; None if it has set none."""
+        """Return the entry of a state for the weights that a run has set; None without any."""
         return None if self.segments is None else self.segments.describe_changes(run_position)
 
     @abstractmethod
@@ -334,18 +334,18 @@ class BaseEngine(ABC):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output does not mark.
+            ConfigError: If there will be dummy rows that the output does not mark.
         """
 
     @property
     @abstractmethod
     def shift(self) -> int:
-        """Timesteps between inputs and targets."""
+        """Number of timesteps between inputs and targets."""
 
     @property
     @abstractmethod
     def transform_label(self) -> str:
-        """The transform's name and a digest of its code, as it was at the first access."""
+        """The transform's name and a digest of its code, computed at the first access."""
 
     def describe_transform_change(self, saved_label: Any) -> str:
         """Return the warning if a resume changes the transform; empty if it is unchanged.
@@ -372,7 +372,7 @@ class BaseEngine(ABC):
         Args:
             epoch: Epoch of the plan.
             first: Number of batches of the plan that are trained already.
-            update_schedule: How steps make optimizer updates; None if each step is an update.
+            update_schedule: Grouping of steps into optimizer updates; None: each step is one.
         """
         return self.iterate_from(lambda: self.begin(epoch, first), update_schedule)
 
@@ -381,14 +381,14 @@ class BaseEngine(ABC):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output does not mark.
+            ConfigError: If there will be dummy rows that the output does not mark.
         """
         share = self.share(epoch, first)
         self._warn_of_fetches(share.plan)
         return EpochProgress(epoch, share, share.first_step)
 
     def _warn_of_fetches(self, plan: Plan) -> None:
-        """Warn once where an epoch fetches the shards of a remote store again and again."""
+        """Warn once if an epoch fetches the shards of a remote store several times."""
         base = self.store.base if isinstance(self.store, SupportsBase) else self.store
         is_shuffled = getattr(find_base_policy(self.policy), "shuffle", False) is True
         if self._has_estimated or not is_shuffled or not isinstance(base, SupportsShardCache):
@@ -418,11 +418,11 @@ class BaseEngine(ABC):
         """Return an iterator over the rest of an epoch.
 
         Args:
-            begin: Called at the first ``next``; returns the epoch's progress, which is then updated
-                with each delivered batch.
-            update_schedule: How steps make optimizer updates, or a function that returns it once
-                the epoch has begun; None if each step is an update.
-            tag: Makes the items of batches; see ``EpochBatches``.
+            begin: Returns the epoch's progress at the first ``next``, which is then updated with
+                each delivered batch.
+            update_schedule: Grouping of steps into optimizer updates, or a function that returns it
+                once the epoch has begun; None: each step is one.
+            tag: Returns the items for batches; see ``EpochBatches``.
         """
 
         def make_source(progress: EpochProgress, first_step: int) -> Generator[Any, None, None]:
@@ -445,9 +445,9 @@ class BaseEngine(ABC):
 
         Args:
             steps: This rank's steps of the epoch.
-            epoch: Number of the epoch.
-            update_schedule: How steps make optimizer updates.
-            numbers: Numbers of the steps, one after another.
+            epoch: Index of the epoch.
+            update_schedule: Grouping of steps into optimizer updates.
+            numbers: Indices of consecutive steps.
         """
 
     @abstractmethod
@@ -467,8 +467,8 @@ class BaseEngine(ABC):
         Args:
             steps: The steps of any rank.
             epoch: Epoch of its plan.
-            number: Number of the step.
-            update_schedule: How steps make optimizer updates.
+            number: Index of the step.
+            update_schedule: Grouping of steps into optimizer updates.
             fill: Whether to read the data.
 
         Raises:
@@ -476,7 +476,7 @@ class BaseEngine(ABC):
         """
 
     def count_errors_before(self, epoch: int, position: int) -> int:
-        """Return how many errors in its data this process skipped before a batch of the plans."""
+        """Return the number of errors in the data that this process skipped before a batch."""
         return self.options.error_log.count_before(self.options.name, epoch, position)
 
     @property
@@ -489,12 +489,12 @@ class BaseEngine(ABC):
         """Stop all threads and worker processes; running iterations end with an error."""
 
     def end_workers(self) -> None:
-        """End the workers, if there are any, and with them the iterations that have them."""
+        """End the workers, if there are any, and the iterations that use them."""
         if self.worker_pids:
             self.shutdown()
 
     def forget_plans(self) -> None:
-        """Make all plans again."""
+        """Drop the cached plans, which are then made again."""
         self._plans.clear()
 
     def _effective_epoch(self, epoch: int) -> int:

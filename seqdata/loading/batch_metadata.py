@@ -1,4 +1,4 @@
-"""Prepares steps before any I/O: the request of each, and the metadata of its batch.
+"""Preparation of steps before any I/O: the request of each, and the metadata of its batch.
 
 Every step, with or without lanes, is described as part of a run of steps, whose arrays are computed
 at once: a batch costs views of them. Each tensor has its own part of the memory, so that changing
@@ -37,9 +37,9 @@ _MAX_ROWS = 1 << 13  # of steps that are described at once
 
 
 class _StepSpans(NamedTuple):
-    """The spans of many steps, their base numbers, and the offsets of the steps.
+    """The spans of many steps, their base indices, and the offsets of the steps.
 
-    ``is_stream`` says that they are extended along a stream, as ``Steps.extended`` is.
+    ``is_stream`` is True if they are extended along a stream, as ``Steps.extended`` is.
     """
 
     spans: NDArray[np.int64]
@@ -53,12 +53,12 @@ class StepPreparer:
     """Prepares the steps of one epoch.
 
     Attributes:
-        reader: Reads the fields.
-        occurrences: Counts the draws of each sequence; None if nothing is random.
+        reader: Reader of the fields.
+        occurrences: Counter of the draws of each sequence; None: nothing is random.
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
         plans_offsets: Whether the collator takes the offsets of the pieces of such a column.
         plan: The plan of the epoch.
-        epoch: Number of the epoch.
+        epoch: Index of the epoch.
     """
 
     reader: FieldReader
@@ -73,7 +73,7 @@ class StepPreparer:
         return self._prepare_run(share.steps_from(first, _MAX_ROWS))
 
     def prepare(self, step: Step) -> PreparedStep:
-        """Return a single step."""
+        """Return the preparation of a single step."""
         return self._prepare_run(Steps.from_step(step)).prepare(0)
 
     def _prepare_run(self, steps: Steps) -> StepRun:
@@ -109,7 +109,7 @@ class StepPreparer:
         return _StepSpans(table.spans, ids, offsets.tolist())
 
     def _find_own_ids(self, step_spans: _StepSpans, steps: Steps) -> NDArray[np.int64]:
-        """Return the numbers by which batches name sequences: in their part, of a mixture."""
+        """Return the indices by which batches name sequences: in a mixture those of their part."""
         store = self.reader.store
         if self.plan.label_parts(steps.numbers[:1]) is None or not isinstance(store, SupportsParts):
             return step_spans.ids
@@ -134,13 +134,13 @@ class StepRun:
     """Consecutive steps that are prepared together.
 
     Attributes:
-        preparer: Prepared them.
+        preparer: Preparer of the steps.
         steps: The steps.
-        has_single_spans: Whether each step has no segments, since its rows are spans.
-        step_spans: Their spans.
-        extended_spans: Their spans extended along a stream; the same spans without a stream.
+        has_single_spans: Whether the rows of each step are single spans.
+        step_spans: Spans of the steps.
+        extended_spans: Spans of the steps, extended along a stream if there is one.
         offsets: Offsets of the pieces of each step in padded rows; None if not known.
-        metadata: The metadata of their batches.
+        metadata: Metadata of the batches.
     """
 
     preparer: StepPreparer
@@ -196,7 +196,7 @@ class PreparedStep:
 
     @property
     def number(self) -> int:
-        """Batch of the plan."""
+        """Index of the batch in the plan."""
         return self.run.steps.numbers[self.i]
 
     def make_step(self) -> Step:
@@ -209,9 +209,9 @@ def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) ->
 
     Args:
         step: The step.
-        ids: int64 (n,), base number of each span's sequence.
+        ids: int64 (n,), base index of each span's sequence.
         plan: The plan of the step.
-        axes: Which field runs along which axis.
+        axes: Axis of each field.
     """
     return describe_steps(Steps.from_step(step), ids, [step.rows is None], plan, axes).batch(0)
 
@@ -222,19 +222,19 @@ class RunMetadata:
 
     Attributes:
         plan: The plan of the steps.
-        axes: Which field runs along which axis.
-        numbers: Batch of the plan of each step.
+        axes: Axis of each field.
+        numbers: Index of the batch of each step in the plan.
         lengths: int64 (r,), timesteps of each row of all steps.
         rows: The other attributes of rows, of all steps.
         row_offsets: Step -> its first row.
-        segments: Row, id, start and stop of each step's spans, int64 (n, 4); None if its rows are
-            spans.
-        num_tokens: Scored timesteps of each step.
-        num_counted: Rows of weight above 0 of each step.
+        row_spans: Row, id, start and stop of each step's spans, int64 (n, 4), ``batch.segments``;
+            None if its rows are single spans.
+        num_tokens: Number of scored timesteps of each step.
+        num_counted: Number of rows of weight above 0 of each step.
         widths: Padded length of each step.
         lr_scales: Factor of the learning rate of each step.
-        labels: The part of a mixture that each step is of; None without a mixture.
-        whole: The metadata of the whole rows, if the steps have a part of their timesteps.
+        labels: Part of a mixture of each step; None without a mixture.
+        whole: Metadata of the whole rows, if the steps have a time part of them.
     """
 
     plan: Plan
@@ -243,7 +243,7 @@ class RunMetadata:
     lengths: NDArray[np.int64]
     rows: dict[str, NDArray[Any]]
     row_offsets: list[int]
-    segments: list[NDArray[np.int64] | None]
+    row_spans: list[NDArray[np.int64] | None]
     num_tokens: list[int]
     num_counted: list[int]
     widths: list[int]
@@ -258,9 +258,9 @@ class RunMetadata:
         batch.carry, batch.overlap = self.plan.carry, self.plan.overlap
         batch.number, batch.num_tokens = self.numbers[i], self.num_tokens[i]
         batch.padded_length, batch.lr_scale = self.widths[i], self.lr_scales[i]
-        segments = self.segments[i]
-        if segments is not None:
-            batch.segments = torch.from_numpy(segments)
+        row_spans = self.row_spans[i]
+        if row_spans is not None:
+            batch.segments = torch.from_numpy(row_spans)
         if self.labels is not None:
             batch.part, batch.part_epoch = _cut_label(self.labels[i], own.stop - own.start)
         if self.whole is not None:
@@ -279,12 +279,12 @@ def describe_steps(
     """Return the metadata of many steps.
 
     Args:
-        steps: Their spans, rows and weights.
-        ids: int64 (n,), base number of each span's sequence.
-        has_single_spans: Whether each step has no segments, since its rows are spans.
+        steps: Spans, rows and weights of the steps.
+        ids: int64 (n,), base index of each span's sequence.
+        has_single_spans: Whether the rows of each step are single spans.
         plan: The plan of the steps.
-        axes: Which field runs along which axis.
-        whole: The metadata of the whole rows, if the steps have a part of their timesteps.
+        axes: Axis of each field.
+        whole: Metadata of the whole rows, if the steps have a time part of them.
     """
     row_ids, start, positions = _describe_first_spans(steps.table, ids)
     context = _compute_context(steps, start, plan)
@@ -298,7 +298,7 @@ def describe_steps(
         rows["lanes"] = np.tile(steps.lanes, len(steps.numbers))
     return RunMetadata(
         plan, axes, steps.numbers, steps.lengths, rows, steps.table.offsets.tolist(),
-        _split_segments(steps.table, ids, has_single_spans),
+        _split_row_spans(steps.table, ids, has_single_spans),
         _sum_steps(steps, (steps.lengths - context) * (steps.weights > 0)),
         _sum_steps(steps, steps.weights > 0), _compute_widths(steps).tolist(),
         list(map(plan.lr_scale, steps.numbers)), plan.label_parts(steps.numbers), whole,
@@ -306,7 +306,7 @@ def describe_steps(
 
 
 def _cut_label(label: PartLabel, rows: int) -> PartLabel:
-    """Return the label of so many rows; filler has the first row alone."""
+    """Return a label cut to a number of rows; a dummy row has that of the first row."""
     if not isinstance(label.part, list):
         return label
     return PartLabel(label.part[:rows], cast(list[int], label.epoch)[:rows])
@@ -345,7 +345,7 @@ def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[
     return described
 
 
-def _split_segments(
+def _split_row_spans(
     table: ArrayTable, ids: NDArray[np.int64], has_single_spans: Sequence[bool]
 ) -> list[NDArray[np.int64] | None]:
     """Return row, id, start and stop of each step's spans, int64 (n, 4); None if rows are spans."""
@@ -353,18 +353,18 @@ def _split_segments(
         return [None] * len(has_single_spans)
     row_numbers = np.arange(len(table.rows) - 1)
     row_numbers -= np.repeat(table.offsets[:-1], np.diff(table.offsets))  # from 0 in every step
-    segments = np.empty((len(table.spans), 4), dtype=np.int64)
-    segments[:, 0] = row_numbers.repeat(np.diff(table.rows))
-    segments[:, 1], segments[:, 2:] = ids, table.spans[:, 1:]
+    row_spans = np.empty((len(table.spans), 4), dtype=np.int64)
+    row_spans[:, 0] = row_numbers.repeat(np.diff(table.rows))
+    row_spans[:, 1], row_spans[:, 2:] = ids, table.spans[:, 1:]
     bounds = pairwise(table.rows[table.offsets].tolist())
     return [
-        None if is_single_span else segments[low:high]
+        None if is_single_span else row_spans[low:high]
         for (low, high), is_single_span in zip(bounds, has_single_spans, strict=True)
     ]
 
 
 def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
-    """Return how many timesteps at the head of each row the lane's previous row scored.
+    """Return the timesteps at the head of each row that the lane's previous row scored.
 
     Args:
         steps: The steps.

@@ -36,7 +36,7 @@ from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.field_selection import (
     check_bounded_lengths,
     check_context,
-    check_filler_marks,
+    check_dummy_marks,
     check_mask_marks,
     check_plan,
     check_time_parts,
@@ -44,8 +44,8 @@ from seqdata.loading.field_selection import (
     make_reader,
 )
 from seqdata.loading.options import EngineOptions, UpdateSchedule, ValueOptions
-from seqdata.loading.output import BATCH_PARTS, BufferPool, Output, check_cuda, make_output, pin
-from seqdata.loading.pipeline import BatchPipeline, PipelineParts
+from seqdata.loading.output import BATCH_KEYS, BufferPool, Output, check_cuda, make_output, pin
+from seqdata.loading.pipeline import BatchPipeline, PipelineComponents
 from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_plan_ahead
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.loading.transforms.apply import make_transform_applier
@@ -75,13 +75,13 @@ class EpochEngine(BaseEngine):
 
     Args:
         store: The store to read.
-        policy: How epochs are batched.
+        policy: Policy of the epochs.
         options: All other options.
-        index: The lengths as ``options`` changes them, if they are known already.
+        index: The lengths as changed by ``options``; None: computed here.
 
     Raises:
         ConfigError: If policy, fields, shift or output do not fit the store, or the output does not
-            mark the filler rows that there will be.
+            mark the dummy rows that there will be.
         PlanError: If no sequence is left.
     """
 
@@ -114,13 +114,13 @@ class EpochEngine(BaseEngine):
         collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
         if collates and not self._reader.has_bounded_lengths:
             fetcher = replace(fetcher, collate=collator.collate_columns)
-        self._pipeline_parts = PipelineParts(
+        self._components = PipelineComponents(
             fetcher, occurrences, collator, output, joint_targets, options.on_error,
             options.error_log, options.replay_hint, options.name,
         )  # fmt: skip
         self._worker_pools: WorkerPoolCache | None = None
         if options.num_workers:
-            self._worker_pools = WorkerPoolCache(self._pipeline_parts.fetcher, options)
+            self._worker_pools = WorkerPoolCache(self._components.fetcher, options)
         self._prefetchers: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
         self.index = self._reader.build_index() if index is None else index
         if isinstance(policy, Segments):
@@ -129,7 +129,7 @@ class EpochEngine(BaseEngine):
         self.num_batches = self.count_batches(0)
         if not self.num_batches:
             raise make_empty_plan_error(self.index, policy, self._reader)
-        self._check_filler_marks(self.num_batches)
+        self._check_dummy_marks(self.num_batches)
         if options.on_error == "replace" and self._get_any_plan().lanes:
             raise ConfigError(
                 must_be(
@@ -145,10 +145,10 @@ class EpochEngine(BaseEngine):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output does not mark.
+            ConfigError: If there will be dummy rows that the output does not mark.
         """
         options, plan = self.options, self.plan(epoch)
-        self._check_filler_marks(len(plan) - first)
+        self._check_dummy_marks(len(plan) - first)
         return share(plan, options.world, first=first, tail=options.tail)
 
     @property
@@ -171,9 +171,9 @@ class EpochEngine(BaseEngine):
         fill: bool = True,
     ) -> SequenceBatch:
         """Return one batch of this store; see ``BaseEngine.remake_batch``."""
-        parts = self._pipeline_parts
-        plan_epoch = self._effective_epoch(epoch)
-        pipeline = BatchPipeline(parts, steps, plan_epoch, update_schedule, parts.fetcher.fetch)
+        components = self._components
+        plan_epoch, fetch = self._effective_epoch(epoch), components.fetcher.fetch
+        pipeline = BatchPipeline(components, steps, plan_epoch, update_schedule, fetch)
         return pipeline.make_batch(number) if fill else pipeline.make_metadata(number)
 
     @property
@@ -201,12 +201,11 @@ class EpochEngine(BaseEngine):
     ) -> Generator[Any, None, None]:
         """Return an iterator over the outputs of some steps of a share."""
         epoch = self._effective_epoch(epoch)
-        parts, pools = self._pipeline_parts, self._worker_pools
+        components, pools = self._components, self._worker_pools
+        make_pipeline = functools.partial(BatchPipeline, components, steps, epoch, update_schedule)
         if pools is not None and numbers:
-            make_pipeline = functools.partial(BatchPipeline, parts, steps, epoch, update_schedule)
             return self._iterate_with_workers(pools, make_pipeline, numbers)
-        pipeline = BatchPipeline(parts, steps, epoch, update_schedule, parts.fetcher.fetch)
-        return self._iterate_pipeline(pipeline, numbers)
+        return self._iterate_pipeline(make_pipeline(components.fetcher.fetch), numbers)
 
     def _iterate_with_workers(
         self, pools: WorkerPoolCache, make_pipeline: Callable[..., BatchPipeline], numbers: range
@@ -298,13 +297,13 @@ class EpochEngine(BaseEngine):
         base = reader.store.base if isinstance(reader.store, SupportsBase) else reader.store
         return base.item_form if isinstance(base, SupportsItems) else None
 
-    def _check_filler_marks(self, num_left: int) -> None:
-        """Raise ConfigError if there will be filler rows that the output does not mark."""
-        output, options = self._pipeline_parts.output, self.options
+    def _check_dummy_marks(self, num_left: int) -> None:
+        """Raise ConfigError if there will be dummy rows that the output does not mark."""
+        output, options = self._components.output, self.options
         fields = self._reader.field_names
         if output is not None and options.world.size > 1 and not output.find_marks(fields):
             lanes = self._get_any_plan().lanes
-            check_filler_marks(output, fields, options, lanes, num_left)
+            check_dummy_marks(output, fields, options, lanes, num_left)
 
 
 def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEngine:
@@ -312,7 +311,7 @@ def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEng
 
     Args:
         store: The store to read, or several as the parts of one.
-        policy: How epochs are batched.
+        policy: Policy of the epochs.
         options: All other options.
 
     Raises:
@@ -340,7 +339,7 @@ class ZipEngine(BaseEngine):
 
     Args:
         store: The parts.
-        policy: How each part is batched, and which one leads.
+        policy: Policy of the parts, and the part that leads.
         options: All other options; each part has those that concern its fields.
 
     Attributes:
@@ -374,12 +373,12 @@ class ZipEngine(BaseEngine):
 
     @property
     def shift(self) -> int:
-        """Timesteps between inputs and targets, of the part where they are most."""
+        """Maximum number of timesteps between inputs and targets, over all parts."""
         return max(engine.shift for engine in self.engines.values())
 
     @cached_property
     def transform_label(self) -> str:
-        """The transform of each part, as it was at the first access; ``none`` without any."""
+        """The transform of each part, described at the first access; ``none`` without any."""
         labels = {name: engine.transform_label for name, engine in self.engines.items()}
         distinct = set(labels.values())
         if len(distinct) == 1:
@@ -391,7 +390,7 @@ class ZipEngine(BaseEngine):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be filler rows that the output does not mark.
+            ConfigError: If there will be dummy rows that the output does not mark.
         """
         for engine in self.engines.values():
             engine.share(epoch, first)
@@ -429,7 +428,7 @@ class ZipEngine(BaseEngine):
         }
 
     def count_errors_before(self, epoch: int, position: int) -> int:
-        """Return how many errors in its data this process skipped before a batch of the plans."""
+        """Return the number of errors in the data that this process skipped before a batch."""
         engines = self.engines.values()
         return sum(engine.count_errors_before(epoch, position) for engine in engines)
 
@@ -448,7 +447,7 @@ class ZipEngine(BaseEngine):
         return share(engine.plan(epoch), steps.world, first=steps.first, tail=steps.tail)
 
     def set_order(self, epoch: int | None, ranks: int) -> None:
-        """Balance the steps of an epoch, or of all with None, for some ranks; 0: for its own."""
+        """Balance the steps of an epoch (None: all) for a number of ranks (0: its own)."""
         super().set_order(epoch, ranks)
         for engine in self.engines.values():
             engine.set_order(epoch, ranks)
@@ -459,7 +458,7 @@ class ZipEngine(BaseEngine):
 
 
 def _select_options(name: str, parts: Mapping[str, Store], options: EngineOptions) -> EngineOptions:
-    """Return the options of a part: of names of fields, those that it has."""
+    """Return the options of a part, with the fields that it has."""
     changed: dict[str, Any] = {
         "seed": derive_part_seed(options.seed, name),
         "name": f"{options.name}/{name}" if options.name else name,
@@ -469,7 +468,7 @@ def _select_options(name: str, parts: Mapping[str, Store], options: EngineOption
     if options.fields is not None:
         changed["fields"] = tuple(field for field in options.fields if field in fields)
     if options.as_dict is not None:
-        known = others - set(BATCH_PARTS)
+        known = others - set(BATCH_KEYS)
         changed["as_dict"] = tuple(field for field in options.as_dict if field not in known)
     if isinstance(options.shift, Mapping) and set(options.shift) <= others:
         changed["shift"] = 0
@@ -480,7 +479,7 @@ def _select_options(name: str, parts: Mapping[str, Store], options: EngineOption
 
 
 def _check_names(parts: Mapping[str, Store], options: EngineOptions) -> None:
-    """Raise ConfigError if no part has a field that is named, or a part has none of them."""
+    """Raise ConfigError if no part has a named field, or a part has none of the named fields."""
     names = {field: None for part in parts.values() for field in part.fields}
     for field in options.fields or ():
         if field not in names:

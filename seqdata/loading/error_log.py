@@ -18,7 +18,7 @@ from seqdata.loading.step_requests import StepRequest
 from seqdata.storage.writing.table_files import check_suffix
 
 MAX_ERRORS = 100
-"""Most errors in the data that a run skips, by default."""
+"""Maximum number of errors in the data that a run skips, by default."""
 
 LOG = logging.getLogger("seqdata")
 _MAX_TEXT = 2_000  # characters of a message in the list
@@ -31,8 +31,8 @@ class ErrorLog:
     batch that is rebuilt after a resume) is counted and listed once.
 
     Args:
-        max_errors: Most errors of a run.
-        path: File that lists them; None for no list.
+        max_errors: Maximum number of errors of a run.
+        path: File that lists them; None: no list.
         count_listed: Whether errors that an earlier process listed in the file count.
 
     Raises:
@@ -79,7 +79,7 @@ class ErrorLog:
 
     @property
     def max_errors(self) -> int:
-        """Most errors of a run."""
+        """Maximum number of errors of a run."""
         return self._max_errors
 
     @property
@@ -88,7 +88,7 @@ class ErrorLog:
 
         Dicts with ``error`` (its class), ``message``, ``loader``, ``sequence``, ``epoch`` and
         ``batch``, and ``part`` of a mixture, whose sequences are numbered over all parts; errors of
-        ours have further details about the place.
+        seqdata have further details about the place.
         """
         return list(self._entries)
 
@@ -96,7 +96,7 @@ class ErrorLog:
         """Reset the count; the list continues.
 
         Args:
-            elsewhere: Number of errors before: of the run that is resumed.
+            elsewhere: Number of earlier errors: those of the resumed run.
         """
         with self._lock:
             self._counted.clear()
@@ -120,12 +120,12 @@ class ErrorLog:
 
         Args:
             error: The error.
-            request: The spans that were asked for.
-            span: Number of the span that failed.
+            request: The requested spans.
+            span: Index of the span that failed.
             loader: Name of the loader.
-            epoch: Epoch of the plan, not that of a part, whose random numbers the request has.
-            batch: Number of the batch in the plan.
-            part: Name of the part of a mixture that it is of.
+            epoch: Epoch of the plan; the request has that of the part, for random numbers.
+            batch: Index of the batch in the plan.
+            part: Name of the sequence's part of a mixture.
 
         Raises:
             Exception: The error itself, if there are too many.
@@ -161,7 +161,7 @@ class ErrorLog:
             raise error
 
     def report_missing(self) -> None:
-        """Try to write the lines that could not be written; warn of those that are missing."""
+        """Try again to write missing lines, and warn if some are still missing."""
         with self._lock:
             self._write_lines()
             missing, self._has_warned = len(self._unwritten), False
@@ -172,7 +172,7 @@ class ErrorLog:
             )  # fmt: skip
 
     def _write_lines(self) -> None:
-        """Write what is not in the file yet; a list that cannot be written does not end a run."""
+        """Write the entries that are not in the file yet; a failure does not end the run."""
         path = self.path
         if path is None:
             self._unwritten.clear()

@@ -42,12 +42,12 @@ class FieldReader:
         axis: The axis that spans cut.
         unshifted_fields: Fields that are read at the planned timesteps.
         shifted_field: The field that is read ``shift`` timesteps further; None without a shift.
-            With a transform, the field of its results; None for the only ragged one.
-        shift: Timesteps between inputs and targets.
-        axes: Which field runs along which axis.
-        transform: Applied to the columns; None for no transform.
-        length_map: Length law of the transform; None if it declares none.
-        measured_view: The view whose lengths are those of the results; None if they were not
+            With a transform, the field of its results; None: the only ragged one.
+        shift: Number of timesteps between inputs and targets.
+        axes: Axis of each field.
+        transform: The transform of the columns; None: no transform.
+        length_map: Length law of the transform; None: it declares none.
+        measured_view: The view with the measured lengths of the results; None: they were not
             measured.
     """
 
@@ -96,7 +96,7 @@ class FieldReader:
     def transform_label(self) -> str:
         """The transform's name and a digest of its code; ``none`` without one.
 
-        An object is digested as it is now, and its state may change while it is used.
+        The state of an object is digested at the time of the call, and may change later.
         """
         if self.transform is None:
             return "none"
@@ -117,12 +117,14 @@ class FieldReader:
 
     @property
     def result_axes(self) -> dict[str, str | None]:
-        """Field -> axis of the transform's results: as it declares, else as stored.
+        """Field -> axis of the transform's results: the declared one, else the stored one.
 
-        A text is not an array, so an array in its place is a new field.
+        A string is not an array, so an array in its place is a new field.
         """
-        texts = [name for name, field in self.store.fields.items() if not kind_of(field).is_array]
-        stored_axes = {name: axis for name, axis in self.axes.axis_of.items() if name not in texts}
+        fields = self.store.fields.items()
+        strings = [name for name, field in fields if not kind_of(field).is_array]
+        axis_of = self.axes.axis_of.items()
+        stored_axes = {name: axis for name, axis in axis_of if name not in strings}
         return stored_axes | get_declared_axes(self.transform)
 
     def build_index(self) -> SequenceIndex:
@@ -141,7 +143,7 @@ class FieldReader:
         return lengths if self.length_map is None else self.length_map(lengths)
 
     def read_inputs(self, spans: NDArray[np.int64]) -> dict[str, Any]:
-        """Return the transform's input: spans, or whole sequences."""
+        """Return the columns of the transform's input: spans, or whole sequences."""
         if not self.has_changed_lengths:
             return self.store.read(spans, self.unshifted_fields, axis=self.axis)
         lengths_of = self.store.lengths_of
@@ -154,7 +156,7 @@ class FieldReader:
     def extend(self, spans: NDArray[np.int64], horizon: int) -> NDArray[np.int64]:
         """Return spans extended by the horizon and, unless they are idle, by the shift.
 
-        They are the same array where neither adds anything.
+        Without horizon and shift the same array is returned.
         """
         if not horizon and not self.shift:
             return spans
@@ -165,7 +167,7 @@ class FieldReader:
     def read_columns(
         self, spans: NDArray[np.int64], *, joint_targets: bool, horizon: int = 0
     ) -> dict[str, Any]:
-        """Return the columns of spans; the shifted field is read ``shift`` timesteps further.
+        """Return the columns of spans, with the shifted field ``shift`` timesteps further.
 
         Args:
             spans: int64 (n, 3): sequence, start, stop.
@@ -191,7 +193,7 @@ class FieldReader:
         return columns | {TARGETS: targets[self.shifted_field]}
 
     def read_stream(self, spans: NDArray[np.int64]) -> dict[str, Any]:
-        """Return the columns of stream spans, which already include the look-ahead timesteps."""
+        """Return the columns of spans of a stream, which include the lookahead timesteps."""
         names = (
             self.unshifted_fields
             if self.shifted_field is None
@@ -246,11 +248,11 @@ class WorkerFetcher(Protocol):
 
     @property
     def collate(self) -> Callable[[Columns, Axes, int], Any] | None:
-        """Collates the columns of a number of rows; None if columns are returned."""
+        """Function that collates the columns of a number of rows; None: columns are returned."""
         ...
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Return the columns of a request, and which of their fields runs along which axis."""
+        """Return the columns of a request, and the axis of each field."""
         ...
 
 
@@ -259,11 +261,11 @@ class Fetcher:
     """Fetches the columns of requests; it can be sent to a worker process.
 
     Attributes:
-        reader: Reads columns.
-        transform_applier: Applies the transform; None if there is none.
-        collate: Collates the columns of a number of rows in a worker; None if the training process
-            does.
-        value_options: Converts and checks values; None if they are delivered as stored.
+        reader: Reader of columns.
+        transform_applier: Applier of the transform; None if there is none.
+        collate: Function that collates the columns of a number of rows in a worker; None: the
+            training process does.
+        value_options: Conversion and checks of values; None: they are delivered as stored.
     """
 
     reader: FieldReader
@@ -272,7 +274,7 @@ class Fetcher:
     value_options: ValueOptions | None = None
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Return the columns of a step, and which of their fields runs along which axis.
+        """Return the columns of a step, and the axis of each field.
 
         Raises:
             DataError: If stored data is damaged, or a transform's result does not fit.

@@ -1,4 +1,4 @@
-"""The fields that a loader reads, as a ``FieldReader``, and whether plan and options fit them.
+"""Selection of the fields that a loader reads, and checks that plan and options fit them.
 
 Fields, axis and shift are checked once, when they are selected.
 """
@@ -38,7 +38,7 @@ def make_reader(
     """Return the reader of the selected fields.
 
     Args:
-        store: Any store; a view, or parts, that carry a transform bring it.
+        store: Any store; a view, or parts, may carry a transform.
         axis: The axis of the plan.
         options: Fields, shift and transform.
         output: The output of the loader.
@@ -173,9 +173,9 @@ def check_plan(
         plan: The plan of an epoch.
         policy: The policy that made it.
         reader: The reader of the fields.
-        epoch: Number of the epoch.
-        num_batches: The number of batches that it must have.
-        time_parts: Parts in which the timesteps of its rows are split.
+        epoch: Index of the epoch.
+        num_batches: Expected number of batches.
+        time_parts: Number of time parts of its rows.
 
     Raises:
         PlanError: If the number of batches differs.
@@ -228,7 +228,7 @@ def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError
 
 
 def check_time_parts(reader: FieldReader, options: EngineOptions) -> None:
-    """Raise ConfigError if what is read cannot be split in time, as a ring over time does."""
+    """Raise ConfigError if fields or transform do not allow time parts, which a ring needs."""
     parts, transform = options.world.time_parts, reader.transform
     if parts == 1:
         return
@@ -266,9 +266,9 @@ def check_context(store: Store, policy: Policy, reader: FieldReader) -> None:
     """Raise ConfigError if timesteps that are context might become targets.
 
     Args:
-        store: The store that is read; a part of a split in time may begin with context.
-        policy: Only the futures of its windows are targets, if it has any.
-        reader: The reader; it must have no shift, and its transform must keep lengths.
+        store: The store; a part of a split in time may begin with context.
+        policy: The policy; if it makes windows, only their futures are targets.
+        reader: The reader, which must have no shift and no transform that changes lengths.
     """
     context = find_longest_context(store)
     if not context:
@@ -303,7 +303,7 @@ def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -
     Args:
         output: The output.
         fields: Names of the fields of the data.
-        on_error: Treatment of a sequence that cannot be read; ``replace`` masks, too.
+        on_error: Treatment of a sequence that cannot be read; ``replace`` may mask.
     """
     fields = list(fields)
     if on_error != "raise" and not output.find_marks(fields):
@@ -313,22 +313,22 @@ def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -
         )
 
 
-def check_filler_marks(
+def check_dummy_marks(
     output: Output, fields: Iterable[str], options: EngineOptions, lanes: int, num_left: int
 ) -> None:
-    """Raise ConfigError if some of ``num_left`` batches leave a rank with filler.
+    """Raise ConfigError if some of ``num_left`` batches leave a rank with dummy rows.
 
     Args:
-        output: The output, which does not mark filler rows.
+        output: The output, which does not mark dummy rows.
         fields: Names of the fields of the data.
-        options: The ranks, and what a rank without a batch in the last step receives.
+        options: The ranks, and the treatment of ranks without a batch in the last step.
         lanes: Number of lanes; 0 if batches are divided among ranks.
         num_left: Number of remaining batches.
     """
     size = options.world.size
     missing = max(0, size - lanes) if lanes else -num_left % size * (options.tail == "fill")
     if missing:
-        dealt = f"{lanes} lanes" if lanes else f"{num_left} batches"
+        divided = f"{lanes} lanes" if lanes else f"{num_left} batches"
         where, other = "loader", "tail='drop' (in training also 'repeat')"
         if options.is_evaluation:  # which leaves out no row
             where = f"loader of {options.name!r}"
@@ -336,8 +336,8 @@ def check_filler_marks(
         if lanes:
             other = f"at least {size} lanes"
         raise ConfigError(
-            f"{where}: {dealt} on {size} ranks leave {missing} without one, and "
-            f"{tuple(output.names)} has no 'weight' to mark filler rows. "
+            f"{where}: {divided} on {size} ranks leave {missing} without one, and "
+            f"{tuple(output.names)} has no 'weight' to mark dummy rows. "
             f"{output.advise_mark(list(fields))}, or pass {other}."
         )
 

@@ -60,47 +60,48 @@ class Loader:
         store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
             dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``. Several
             by name, with a policy that draws from them: ``Mix``; or ``Zip``, whose steps are dicts.
-        batching: How epochs are batched: a policy, or its registered name.
-        world: This rank and the number of ranks, and for a ring the part of each row's timesteps
-            to read; None: those of the default process group, else ``World(0, 1)``. A loader that
-            was made for one process raises if a process group of several was initialised later.
+        batching: Policy of the epochs, or its registered name.
+        world: This rank and the number of ranks, and for a ring the time part of each row; None:
+            those of the default process group, else ``World(0, 1)``. A loader that was made for one
+            process raises if a process group of several was initialised later.
         seed: Seed of the order and of transforms.
         fields: Names of the fields to read; None: all, or those of the output.
-        as_tuple: Parts of the batch to return as a tuple: fields, ``lengths``, ``weight``, …
-        as_dict: Parts of the batch to return as a dict.
+        as_tuple: Names of fields and attributes of the batch to return as a tuple: ``lengths``,
+            ``weight``, …
+        as_dict: Names of fields and attributes of the batch to return as a dict.
         transform: ``transform(sequence, rng) -> dict``, one sequence at a time, or a ``columnar``
-            one; it keeps lengths, or declares with ``.lengths`` how it changes them. None: that of
-            a view made by ``measure_lengths``, if ``store`` is one.
+            one; it keeps lengths, or declares the changed ones with ``.lengths``. None: that of a
+            view made by ``measure_lengths``, if ``store`` is one.
         dtype: Dtype of floating fields, such as ``"float32"``; or field -> dtype. Numbers that do
             not fit raise an error. None: as stored.
         check_values: Whether a NaN or an infinity raises an error that names its sequence.
         collator: A collator, or the name of one; None: padded. A function of one argument is a
             torch ``collate_fn``, whose result for a list of samples is returned.
-        shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` where several
+        shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` if several
             fields are ragged.
         lengths: Lengths of a torch Dataset's items, integers (items,), or a function item ->
             timesteps that is run once over all of them.
         tail: Batch of a rank that has none left in the last step: ``fill``, ``drop`` or
             ``repeat``.
-        accumulate: Steps of an optimizer update, for ``loss_scale``.
+        accumulate: Number of steps of an optimizer update, for ``loss_scale``.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
             batch, cropped, and ``mask`` if there is none. The number and size of batches do not
             change.
-        max_errors: Most of these errors in a run; the next one is raised.
+        max_errors: Maximum number of these errors in a run; the next one is raised.
         error_log: File that lists these errors, a line of JSON each; errors that it already lists
             count.
         num_workers: Number of processes that read and transform, for transforms written in Python
             and slow Datasets; 0: this process. Batches do not depend on it.
-        prefetch: How far a thread reads ahead, in groups of about 1 MiB or 16 batches; 0: no
+        prefetch: Number of groups, of about 1 MiB or 16 batches, that a thread reads ahead; 0: no
             thread.
-        start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
+        start_method: Start method of workers: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker raises ``StallError``.
         persistent_workers: Whether workers stay for the next epoch when one has ended.
         pin_memory: Whether the thread that reads ahead copies the output into pinned memory, so
             that ``batch.to("cuda")`` does not wait.
-        epoch: The first epoch.
+        epoch: Index of the first epoch.
         name: Name of the loader, for ``batch.loader``: recurrent states are kept by it.
 
     Raises:
@@ -182,7 +183,7 @@ class Loader:
         return {**own, "_next_position": self._get_position(), "_active": None}
 
     def __len__(self) -> int:
-        """Steps of the next iteration's epoch; equal for all epochs unless a policy varies them."""
+        """Return the number of steps of the next iteration's epoch."""
         self._check_single_process()
         return self._engine.count_steps(self.epoch)
 
@@ -190,7 +191,7 @@ class Loader:
         """Raise TypeError: batches are only available in order.
 
         Raises:
-            TypeError: Always; the message says what to write.
+            TypeError: Always, with advice.
         """
         raise TypeError(
             "a Loader makes batches itself and cannot be indexed: iterate over it, without a "
@@ -204,7 +205,7 @@ class Loader:
         An error takes the place of its batch: ``next()`` then continues with the next one.
 
         Raises:
-            ConfigError: If it is asked for a batch while it makes one.
+            ConfigError: If ``next()`` is called while it makes a batch.
             IncompleteEpochError: If fewer batches were delivered than planned.
             DataError: If stored data is damaged; it names epoch, batch, step and rank.
         """
@@ -233,7 +234,7 @@ class Loader:
         return RankComparison(self._engine.options.world)
 
     def _describe(self) -> dict[str, str | float | None]:
-        """Return what must be equal on all ranks, by the names of the arguments."""
+        """Return the values that must be equal on all ranks, by the names of the arguments."""
         options, start = self._engine.options, self._next_position
         described: dict[str, Any] = {
             **self._engine.describe(),
@@ -244,14 +245,14 @@ class Loader:
             "max_errors": options.error_log.max_errors,
             **{name: getattr(options, name) for name in _COMPARED},
         }
-        facts: dict[str, str | float | None] = {
+        values: dict[str, str | float | None] = {
             name: value if isinstance(value, str | int | None) else repr(value)
             for name, value in described.items()
         }
         for name in ("transform", "collator"):
             value = getattr(options, name)
-            facts.update({name: None} if value is None else describe_code(name, value).fixed)
-        return facts
+            values.update({name: None} if value is None else describe_code(name, value).fixed)
+        return values
 
     @property
     def epoch(self) -> int:
@@ -265,10 +266,10 @@ class Loader:
         ``SeqDataWarning`` says if a loaded position is left for another epoch.
 
         Args:
-            epoch: Number of the epoch, from 0.
+            epoch: Index of the epoch, from 0.
 
         Raises:
-            ConfigError: If it is no such number.
+            ConfigError: If it is not an integer from 0.
         """
         start, position = _begin_at(epoch), self._next_position
         if start.epoch == position.epoch:
@@ -284,12 +285,12 @@ class Loader:
 
     @property
     def batch_sampler(self) -> EpochSetter:
-        """Object that a Trainer passes its epoch to, so that it resumes after one with the next."""
+        """Object to which a Trainer passes its epoch, to resume after an epoch with the next."""
         return EpochSetter(self._skip_to)
 
     @property
     def store(self) -> Store:
-        """The store; ``store.keys(batch)`` returns the ids of what a batch holds."""
+        """The store; ``store.keys(batch)`` returns the ids of a batch's sequences."""
         return self._engine.store
 
     @property
@@ -303,18 +304,18 @@ class Loader:
         return self._engine.worker_pids
 
     def set_weights(self, weights: Any) -> None:
-        """Set the weights that are drawn by from the next batch on, with ``Segments``.
+        """Set the weights of draws from the next batch on, with ``Segments``.
 
-        Only where a segment begins: before the first batch, or after the last one of a segment was
-        delivered. Every rank sets the same.
+        This is possible where a segment begins: before the first batch, or after the last one of a
+        segment was delivered. Every rank must set the same weights.
 
         Args:
-            weights: As the policy within ``Segments`` has them: float64 (sequences,) in the order
-                of the store; of a ``Mix`` part -> weight.
+            weights: Weights in the form of the policy within ``Segments``: float64 (sequences,) in
+                the order of the store; for a ``Mix`` part -> weight.
 
         Raises:
-            ConfigError: If no segment begins here, with the place where the next one does; if the
-                policy has no segments, or the weights are invalid.
+            ConfigError: If no segment begins here, with the batch at which the next one does; if
+                the policy has no segments, or the weights are invalid.
         """
         if self._engine.segments is None:
             raise ConfigError(
@@ -327,8 +328,8 @@ class Loader:
     def state_dict(self) -> dict[str, int | str | None]:
         """Return the position: a few primitives, equal on all ranks, about 1 kB as JSON.
 
-        It has where the parts of a ``Mix`` are: 20 bytes for each. Of weights that were set it has
-        the digest; save them, too.
+        It includes the positions of a ``Mix``'s parts, 20 bytes each. Of weights that were set it
+        has only the digest, so they must be saved as well.
         """
         run_position, engine = self._get_position(), self._engine
         state = self._make_state_at(run_position)
@@ -340,21 +341,21 @@ class Loader:
     ) -> None:
         """Continue a saved position in the next iteration; the number of ranks may differ.
 
-        If the transform has changed, or the data and ``on_changed`` allows it, a ``SeqDataWarning``
-        says so.
+        A ``SeqDataWarning`` is shown if the transform has changed, or the data where ``on_changed``
+        allows it.
 
         Args:
             state: A result of ``state_dict``.
-            weights: The weights that ``set_weights`` had set last, if it was called.
+            weights: The weights of the last call of ``set_weights``, if there was one.
             on_changed: Treatment of changed data: ``error``; ``next_epoch`` to begin the
                 next epoch with it, at an epoch's end also with another policy or seed;
                 ``next_segment``, with ``Segments(Mix(...), batches=...)``, to continue with other
-                parts or shares of the mixture where the next segment begins.
+                parts or weights of the mixture where the next segment begins.
 
         Raises:
             ResumeError: If the state belongs to other data, policy, seed, shift or weights, is
                 outside the plan, or was written by another version.
-            ConfigError: If there will be filler rows that the output does not mark, or
+            ConfigError: If there will be dummy rows that the output does not mark, or
                 ``on_changed`` needs segments of a mixture.
         """
         engine = self._engine
@@ -415,24 +416,24 @@ class EpochSetter:
     """Object by which Lightning's Trainer sets the epoch of a loader: a batch sampler's sampler.
 
     Attributes:
-        set_epoch: Called with the number of an epoch before it begins.
+        set_epoch: Called with the index of an epoch before it begins.
     """
 
     set_epoch: Callable[[int], None]
 
     @property
     def sampler(self) -> EpochSetter:
-        """Itself."""
+        """This object itself."""
         return self
 
     @property
     def batch_size(self) -> int:
-        """1, as without a batch sampler: DeepSpeed's strategy reads it for its log."""
+        """Number that DeepSpeed's strategy logs: 1, as without a batch sampler."""
         return 1
 
 
 def count_later_ranks(world: World, is_single_process: bool) -> int:
-    """Return the ranks of a process group that did not exist when a loader was made; 0 if it did.
+    """Return the number of ranks of a process group that was made after a loader; else 0.
 
     Args:
         world: The world of the loader.
@@ -451,7 +452,7 @@ def _begin_at(epoch: int) -> RunPosition:
 
 
 def _resolve_data(store: Any, rule: Policy, lengths: Any, names: Sequence[str] | None) -> Any:
-    """Return the store, or the parts by name that a policy draws from."""
+    """Return the store, or the parts of a mixture by name."""
     if isinstance(store, Mapping):
         return resolve_parts(store, policy=rule, lengths=lengths, names=names)
     return resolve_store(store, lengths=lengths, names=names)
@@ -486,7 +487,7 @@ class EpochEnd:
 
     @property
     def remainder(self) -> int:
-        """0: no row of the last batch is repeated; -1: ranks may have filler, of weight 0."""
+        """Number of repeated rows of the last batch: 0, or -1 if ranks may have dummy rows."""
         return 0 if self._progress.share.world.size == 1 else -1
 
 
@@ -495,7 +496,7 @@ def announce_epoch(progress: EpochProgress, iteration: object) -> None:
 
     Args:
         progress: Progress of the epoch, updated with each delivered batch.
-        iteration: Delivers the batches.
+        iteration: Iterator that delivers the batches.
     """
     module = sys.modules.get("accelerate.state")
     gradient_state: Any = getattr(module, "GradientState", None)

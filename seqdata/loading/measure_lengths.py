@@ -1,4 +1,4 @@
-"""Measures the lengths of a transform's results once, and caches them next to the data.
+"""Measuring of the lengths of a transform's results, which are cached next to the data.
 
 If a transform cannot declare its length law, as with tokenizers, it is run over all sequences once.
 ``TransformedRows`` are the results themselves, as they are written.
@@ -56,8 +56,8 @@ class _LengthMeasurer:
     """Measures lengths; it can be sent to a worker process.
 
     Attributes:
-        transform_applier: Applies the transform.
-        collate: None: nothing is collated.
+        transform_applier: Applier of the transform.
+        collate: Always None: nothing is collated.
     """
 
     transform_applier: TransformApplier
@@ -89,7 +89,7 @@ def measure_lengths(
     """Run a transform over all sequences, and return a view that carries it and its lengths.
 
     The view is used as a store, without ``transform=``; views of it keep the transform. Random
-    numbers are those of seed 0, epoch 0; lengths must not depend on them.
+    numbers are those of seed 0 and epoch 0, and lengths must not depend on them.
 
     Args:
         store: A store, the location of one, or sequences in memory.
@@ -106,7 +106,8 @@ def measure_lengths(
             or the transform cannot be sent to a process.
         WorkerDiedError: If a process ended before its work was done.
         StallError: If a process made no progress for two minutes.
-        DecodeError: If a result does not fit, or has no field along the axis; naming the sequence.
+        DecodeError: If a result does not fit, or has no field along the axis; it names the
+            sequence.
 
     Examples:
         >>> def words(sequence, rng):
@@ -176,7 +177,7 @@ def _make_requests(store: Store, chunks: list[tuple[int, int]]) -> Iterator[Step
 def _make_request(
     store: Store, numbers: NDArray[np.int64], occurrences: Occurrences
 ) -> StepRequest:
-    """Return what to read for the results of sequences, numbered as in the store."""
+    """Return the request for the results of sequences of the store."""
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers
     ids, own_occurrences = store.base_numbers(numbers), occurrences.number_spans(spans, 0)
@@ -190,8 +191,8 @@ class TransformedRows:
 
     Args:
         view: A view that carries a transform.
-        carried: That transform.
-        key: The field name for ids, where they are not just numbers and no result has such a
+        carried: The carried transform.
+        key: Name of the field of ids, if they are not just numbers and no result has such a
             field; empty: ``id``.
     """
 
@@ -224,7 +225,7 @@ class TransformedRows:
         return self.rows_at(np.arange(len(self), dtype=np.int64))
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-        """Return sequences by their numbers in the view, in this order."""
+        """Yield sequences by their indices in the view, in this order."""
         has_keys = has_ids(self._view)
         for first in range(0, len(numbers), CHUNK_SEQUENCES):
             chunk = numbers[first : first + CHUNK_SEQUENCES]
@@ -240,7 +241,7 @@ class TransformedRows:
         """Return the results of sequences, and their ids.
 
         Raises:
-            DecodeError: If a result has another length than was measured.
+            DecodeError: If a result has another length than the measured one.
         """
         applier, reader = self._applier, self._applier.reader
         request = _make_request(self._store, numbers, self._occurrences)
@@ -306,7 +307,7 @@ def _lengths_along(
 def _run_in_workers(
     measurer: _LengthMeasurer, num_workers: int, requests: Iterator[StepRequest], count: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
-    """Like ``map(measurer.fetch, requests)``, but in worker processes."""
+    """Yield the results of ``map(measurer.fetch, requests)``, made in worker processes."""
     engine_options = EngineOptions(num_workers=min(num_workers, count))
     pools = WorkerPoolCache(measurer, engine_options)
     try:
@@ -323,10 +324,10 @@ def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
     if not isinstance(base, SupportsLocality) or base.folder is None:
         return None
     digest = hashlib.sha256()
-    facts = describe_code("transform", transform).fixed  # of base classes and values, too
+    values = describe_code("transform", transform).fixed  # of base classes and values, too
     name, code = qualified_name(transform), code_digest(transform)
-    for part in (store.fingerprint, axis, name, code, facts):
-        digest.update(f"{part}\n".encode())
+    for component in (store.fingerprint, axis, name, code, values):
+        digest.update(f"{component}\n".encode())
     return base.folder / f".seqdata-measured-{digest.hexdigest()[:32]}.npy"
 
 
@@ -344,7 +345,7 @@ def _load_cached(path: Path, count: int) -> NDArray[Any] | None:
 
 
 def _save_cached(path: Path, lengths: NDArray[Any]) -> None:
-    """Cache lengths, if the folder can be written."""
+    """Write lengths to the cache, if its folder can be written."""
     content = io.BytesIO()
     np.save(content, lengths, allow_pickle=False)
     write_with_digest(path, content.getvalue())

@@ -1,8 +1,8 @@
 """The start of a resumed run: over the plan of its state, or with other parts of a mixture.
 
 The parts of a mixture may be replaced where a segment begins. Each part that stays continues in its
-own epochs, from what the state says alone: the data of the parts before is not needed. Place in the
-flow: loaded states -> the position of the engine.
+own epochs, from the state alone: the data of the earlier parts is not needed. Place in the flow:
+loaded states -> the position of the engine.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class RunStart:
     Attributes:
         run_position: Position at which the run continues.
         is_changed: Whether it continues over another plan than that of the state.
-        positions: Positions of parts that replace those of the state; None: none do.
-        reason: Changes, and the batches that are left out; for a warning.
-        warning: Unevenness from here on; empty if there is none.
+        positions: Positions of parts that replace those of the state; None: none are replaced.
+        reason: Description of the changes and of omitted batches, for a warning.
+        warning: Warning about uneven steps from here on; else empty.
     """
 
     run_position: RunPosition
@@ -54,10 +54,10 @@ class RunStart:
             engine: Engine of the run.
             run_position: Position at which the run continues: that of the start, or later.
             digest: Entry of the state about the weights.
-            values: The weights, where a digest is not all of them.
+            values: The weights, if the digest does not contain them.
 
         Returns:
-            A warning of what has changed; empty if nothing has.
+            A warning about changes; empty without any.
 
         Raises:
             ResumeError: If these are not the weights, or are those of other data.
@@ -95,7 +95,7 @@ class RunStart:
 
 
 def describe_parts(engine: BaseEngine, run_position: RunPosition) -> str | None:
-    """Return what a state has of a mixture's parts at a position; None without a mixture."""
+    """Return the entry of a state for a mixture's parts at a position; None without a mixture."""
     if not _has_parts(engine):
         return None
     positions = engine.plan(run_position.epoch).locate_parts(run_position.position)
@@ -142,7 +142,7 @@ def find_start(
     make_state: Callable[[RunPosition], ResumeState],
     on_changed: OnChanged,
 ) -> RunStart:
-    """Return where a resumed run begins, and make the engine continue in its order.
+    """Return the start of a resumed run, and make the engine continue in its order.
 
     Args:
         engine: Engine of the run.
@@ -151,7 +151,7 @@ def find_start(
         on_changed: Treatment of changed data, or of changed rules of plans.
 
     Raises:
-        ResumeError: If the state does not fit, with the reason.
+        ResumeError: If the state does not fit; it names the reason.
     """
     run_position = saved.run_position
     if on_changed != "next_epoch":
@@ -205,10 +205,10 @@ def _find_mixture_start(
     on_changed: OnChanged,
     changed: list[str],
 ) -> RunStart | None:
-    """Return where a run begins whose mixture has changed; None: as with any other data.
+    """Return the start of a run whose mixture has changed; None: that of any other data.
 
     Raises:
-        ResumeError: If it may not begin, or the state does not say where the parts were.
+        ResumeError: If the change is not allowed, or the state has no positions of parts.
     """
     if saved.parts is None:
         if on_changed != "next_segment":
@@ -280,7 +280,7 @@ def _replace_parts(
 
 
 def _has_parts(engine: BaseEngine) -> bool:
-    """Return whether batches are those of a mixture's parts, each in its own epochs."""
+    """Return whether the batches are from the parts of a mixture, each with its own epochs."""
     if engine.options.overfit:
         return False
     policy = engine.policy if engine.segments is None else engine.segments.weighted_policy
@@ -290,7 +290,7 @@ def _has_parts(engine: BaseEngine) -> bool:
 
 
 def _digest_parts(engine: BaseEngine) -> dict[str, str]:
-    """Return name -> a digest of what the batches of the part are made of."""
+    """Return name -> a digest of the inputs of the part's batches."""
     policy = engine.policy if engine.segments is None else engine.segments.weighted_policy
     policies = as_policy(policy).policies
     return {name: digest_part(part, policies[name]) for name, part in engine.index.parts.items()}

@@ -63,7 +63,7 @@ class ValueOptions:
         check_flags("loader", check_values=self.check)
 
     def resolve_dtype(self, name: str, dtype: Any, shifted: str | None = None) -> np.dtype[Any]:
-        """Return the dtype of a field; targets without one have that of the shifted field."""
+        """Return the dtype of a field; targets default to that of the shifted field."""
         stored_dtype: np.dtype[Any] = np.dtype(dtype)
         if isinstance(self.dtype, Mapping):
             if name == TARGETS and name not in self.dtype and shifted is not None:
@@ -76,13 +76,13 @@ class ValueOptions:
     def convert_columns(
         self, columns: Columns, axes: Axes, request: StepRequest, store: Store
     ) -> Columns:
-        """Return columns that convert and check what they copy.
+        """Return columns that convert and check values as they are copied.
 
         Args:
             columns: The columns that were read and transformed.
-            axes: Which of their fields runs along which axis.
+            axes: Axis of each field.
             request: The request of the columns.
-            store: Names sequences in errors.
+            store: Store that names sequences in errors.
 
         Raises:
             ConfigError: If ``dtype`` names a field that does not exist.
@@ -132,10 +132,9 @@ class ConvertedColumn:
         name: Name of the field.
         dtype: Dtype of an element.
         check: Whether values must be finite.
-        ids: int64 (n,), base number of each piece's sequence.
-        first_timesteps: int64 (n,), the timestep of its sequence that each piece begins at; None:
-            the first.
-        store: Names sequences in errors.
+        ids: int64 (n,), base index of each piece's sequence.
+        first_timesteps: int64 (n,), first timestep of each piece in its sequence; None: 0.
+        store: Store that names sequences in errors.
     """
 
     column: Column
@@ -167,7 +166,7 @@ class ConvertedColumn:
         """Copy all pieces into place and pad; see ``Column.fill``.
 
         Raises:
-            DecodeError: If a value is not finite, or does not fit the dtype; naming the sequence.
+            DecodeError: If a value is not finite, or does not fit the dtype; it names the sequence.
         """
         stored = out if self.dtype == self.column.dtype else np.empty(out.shape, self.column.dtype)
         self.column.fill(stored, bounds, None)
@@ -239,7 +238,7 @@ def _is_representable(values: NDArray[Any], dtype: np.dtype[Any]) -> bool:
 
 
 DEFAULT_PREFETCH = 2
-"""Groups of batches that a thread makes ahead, by default."""
+"""Number of groups of batches that a thread makes ahead, by default."""
 
 OnChanged = Literal["error", "next_epoch", "next_segment"]
 """Behavior of a resumed run whose data has changed: raise, or begin the next epoch or segment."""
@@ -251,25 +250,26 @@ DEFAULT_STALL_TIMEOUT = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoaderOptions:
-    """The options of a Loader that a DataModule and its engines have, too; the Loader has them all.
+    """The options that Loader, DataModule and engines have in common.
 
     Args:
         seed: Seed of plans and transforms, in ``[0, 2**64)``; None: not chosen yet.
         fields: Names of the fields to read; None: all, or those of the output.
-        as_tuple: Parts of the batch that are returned as a tuple.
-        as_dict: Parts of the batch that are returned as a dict.
-        transform: Applied between reading and collating; None: that of the store, if it carries
+        as_tuple: Names of fields and attributes of the batch that are returned as a tuple.
+        as_dict: Names of fields and attributes of the batch that are returned as a dict.
+        transform: Transform between reading and collating; None: that of the store, if it carries
             one.
         dtype: Dtype of floating fields, or field -> dtype; None: as stored.
         check_values: Whether a NaN or an infinity raises an error.
-        collator: Lays out columns, or its registered name; None: ``Padded()``.
+        collator: A collator, or its registered name; None: ``Padded()``.
         shift: Timesteps between inputs and targets, of the only ragged field or by name.
         tail: Batch of a rank that has none left in the last step.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other one, cropped.
         num_workers: Number of processes that read and transform; 0: this process.
-        prefetch: Groups of about 1 MiB or 16 batches that a thread makes ahead; 0: no thread.
-        start_method: How workers are started: ``fork``, ``forkserver`` or ``spawn``; None:
+        prefetch: Number of groups, of about 1 MiB or 16 batches, that a thread reads ahead; 0: no
+            thread.
+        start_method: Start method of workers: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker raises ``StallError``.
         persistent_workers: Whether workers stay for the next epoch when one has ended.
@@ -373,15 +373,15 @@ class EngineOptions(LoaderOptions):
 
     Args:
         world: This rank and the number of ranks.
-        batches_per_update: Batches of an optimizer update, over all ranks; their rows have like
-            lengths where the policy orders by length. None: those of a step.
-        balance_ranks: Ranks of a step, for that; None: those of ``world``.
-        error_log: Counts errors in the data, and raises when there are too many.
+        batches_per_update: Number of batches of an optimizer update, over all ranks; their rows
+            have similar lengths if the policy orders by length. None: that of a step.
+        balance_ranks: Number of ranks of a step, for that order; None: that of ``world``.
+        error_log: Log of errors in the data, which raises if there are too many.
         overfit: Whether every epoch has the plan of epoch 0.
-        is_evaluation: Whether it is for evaluation, where no row may be left out.
+        is_evaluation: Whether the engine evaluates, so that no row may be left out.
         on_plan_ready: Called with each plan, before its first batch.
-        replay_hint: Returns the command that replays a batch, from epoch and number, for its
-            errors; None if there is no such command.
+        replay_hint: Returns the command that replays a batch, from epoch and index, for its
+            errors; None: there is no such command.
         name: Name of the loader, for ``batch.loader``.
 
     Raises:
@@ -441,10 +441,10 @@ class UpdateSchedule:
 
 
 def check_on_changed(on_changed: OnChanged, owner: str) -> None:
-    """Raise if there is no such choice.
+    """Raise if ``on_changed`` is not a valid choice.
 
     Args:
-        on_changed: As given.
+        on_changed: The argument of a user.
         owner: Name of its receiver, for messages.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The output of a loader: a SequenceBatch, or a tuple or dict of chosen parts of it.
+"""The output of a loader: a SequenceBatch, or a tuple or dict of its fields and attributes.
 
-Existing models take ``(x, lengths, y)`` and not a SequenceBatch. Where its memory comes from is
-here, too: copies in pinned memory, from which a device fetches them while the host continues, and a
-pool of recycled memory for large outputs, since fresh memory costs two to five times as much, in
-page faults.
+Existing models take ``(x, lengths, y)`` and not a SequenceBatch. The memory of outputs is here as
+well: copies in pinned memory, from which a device fetches them while the host continues, and a pool
+of recycled memory for large outputs, since fresh memory costs two to five times as much, in page
+faults.
 
 A block of the pool is leased to an array until its last view is freed: of the array, of a tensor
 over it, of ``numpy()``, ``detach()`` or an autograd graph. The owner is an ndarray subclass with
@@ -33,24 +33,24 @@ from seqdata.batch.axes import are_names, format_unknown_name
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError, must_be
 
-BATCH_PARTS = (
+BATCH_KEYS = (
     "lengths", "ids", "weight", "start", "mask", "score", "num_tokens", "global_num_tokens",
     "update_num_tokens", "loss_scale", "sequence_scale", "ends_update", "lanes", "reset", "burn_in",
     "overlap", "lr_scale", "epoch", "number", "part", "part_epoch", "segments", "lengths_of",
 )  # fmt: skip
-"""Parts of a batch that can be chosen in addition to fields."""
-FILLER_MARKS = ("weight", "score")
-"""Parts of a batch that tell rows that do not count from others."""
+"""Attributes of a batch that can be chosen in addition to fields."""
+DUMMY_MARKS = ("weight", "score")
+"""Attributes of a batch that mark rows of weight 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Selects parts of a batch by name: fields first, then attributes of the batch.
+    """Selects values of a batch by name: fields first, then attributes of the batch.
 
     Args:
-        names: The selected parts, in this order.
+        names: Names of the selected values, in order.
         is_dict: Whether the result is a dict; otherwise a tuple.
-        is_single: Whether the only part itself is the result.
+        is_single: Whether the result is the only value itself.
 
     Raises:
         ConfigError: If ``names`` is empty or a bare string.
@@ -73,35 +73,34 @@ class Output:
             )
 
     def find_marks(self, fields: Iterable[str]) -> set[str]:
-        """Return the parts that mark rows which do not count; a field of such a name does not."""
-        return set(FILLER_MARKS).intersection(self.names).difference(fields)
+        """Return the selected attributes that mark rows of weight 0, no fields of their name."""
+        return set(DUMMY_MARKS).intersection(self.names).difference(fields)
 
     def advise_mark(self, fields: Iterable[str]) -> str:
-        """Return what to pass so that rows that do not count are marked."""
-        free = [mark for mark in FILLER_MARKS if mark not in fields]
+        """Return advice by which rows of weight 0 are marked."""
+        free = [mark for mark in DUMMY_MARKS if mark not in fields]
         if self.is_single:
             return f"Pass `as_tuple`={(*self.names, *free[:1])}"
-        return f"Add {free[0]!r}" if free else f"Rename the field {FILLER_MARKS[0]!r} and add it"
+        return f"Add {free[0]!r}" if free else f"Rename the field {DUMMY_MARKS[0]!r} and add it"
 
     def check(self, fields: Iterable[str]) -> None:
-        """Raise if a name is neither a field nor a part of a batch.
+        """Raise if a name is neither a field nor an attribute of a batch.
 
         Raises:
             ConfigError: If a name is unknown.
         """
-        allowed_names = (*fields, *BATCH_PARTS)
+        allowed_names = (*fields, *BATCH_KEYS)
         for name in self.names:
             if name not in allowed_names:
                 raise ConfigError(f"loader: {format_unknown_name(name, allowed_names)}")
 
     def __call__(self, batch: SequenceBatch) -> Any:
-        """Return the selected parts of a batch.
+        """Return the selected values of a batch.
 
         Raises:
-            ConfigError: If a name is unknown, or fields hide that there is a row that does not
-                count.
+            ConfigError: If a name is unknown, or fields hide the marks of rows of weight 0.
         """
-        hidden = set(FILLER_MARKS).intersection(self.names).intersection(batch.data)
+        hidden = set(DUMMY_MARKS).intersection(self.names).intersection(batch.data)
         if hidden and not self.find_marks(batch.data):
             is_idle = (batch.lengths == 0) & (batch.lanes is not None)
             if ((batch.on_cpu("weight") == 0) & ~is_idle).any():
@@ -117,8 +116,8 @@ class Output:
     def _select(self, batch: SequenceBatch, name: str) -> Any:
         if name in batch.data:
             return batch.data[name]
-        if name not in BATCH_PARTS:
-            raise ConfigError(f"loader: {format_unknown_name(name, (*batch.data, *BATCH_PARTS))}")
+        if name not in BATCH_KEYS:
+            raise ConfigError(f"loader: {format_unknown_name(name, (*batch.data, *BATCH_KEYS))}")
         return getattr(batch, name)
 
 
@@ -164,18 +163,16 @@ def check_cuda() -> None:
 MIN_BUFFER_BYTES = 512 << 10
 """Smallest output, in bytes, that is recycled."""
 MAX_POOL_BYTES = 512 << 20
-"""Most bytes that a pool holds, leased or free."""
-_MAX_OVERSIZE = (
-    64  # a free block may be this many times larger than needed: reuse is faster than fresh memory
-)
+"""Maximum number of bytes that a pool holds, leased or free."""
+_MAX_OVERSIZE = 64  # factor of a free block over the needed size: reuse is faster than fresh memory
 
 
 class BufferPool:
     """A pool of reusable memory blocks of power-of-two sizes.
 
     Args:
-        capacity: Most bytes that the pool holds; beyond it outputs are ordinary arrays.
-        min_bytes: Outputs up to this size are ordinary arrays.
+        capacity: Maximum size of the pool in bytes; beyond it outputs are ordinary arrays.
+        min_bytes: Maximum size in bytes of outputs that are ordinary arrays.
     """
 
     def __init__(self, capacity: int = MAX_POOL_BYTES, min_bytes: int = MIN_BUFFER_BYTES) -> None:
@@ -192,7 +189,7 @@ class BufferPool:
         return self._total_bytes
 
     def allocate(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array of any content, C-contiguous and writable."""
+        """Return a C-contiguous, writable array with undefined content."""
         element_dtype = np.dtype(dtype)
         needed = math.prod(shape) * element_dtype.itemsize
         if needed <= self._min_bytes:
@@ -205,7 +202,7 @@ class BufferPool:
         return np.ndarray(shape, dtype=element_dtype, buffer=lease)
 
     def clear(self) -> None:
-        """Return the free blocks to the system; leased ones follow in later calls."""
+        """Free the unused blocks; leased ones follow in later calls."""
         with self._lock:
             self._reclaim()
             for size in list(self._free):

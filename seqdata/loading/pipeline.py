@@ -1,4 +1,4 @@
-"""Makes the batch of one step: read, transform, collate; errors get the place of the batch.
+"""The making of a batch: read, transform, collate; errors get the position of the batch.
 
 Place in the flow: step request -> columns -> batch.
 """
@@ -47,26 +47,26 @@ _COUNTS = (
 )  # fmt: skip
 
 FetchFn = Callable[[StepRequest], tuple[Any, Axes]]
-"""Fetches the columns of a request, here or in a worker process, or its collated result."""
+"""Returns the columns of a request, or its collated result, here or from a worker process."""
 
 CollateFn = Callable[[Any, SequenceBatch, PaddedOffsets | None], SequenceBatch]
 """The ``collate`` of a ``SupportsPaddedOffsets``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PipelineParts:
-    """The parts that make batches, shared by all epochs of a loader.
+class PipelineComponents:
+    """The components that make batches, shared by all epochs of a loader.
 
     Attributes:
-        fetcher: Reads and transforms columns.
-        occurrences: Counts the draws of each sequence; None if nothing is random.
-        collator: Lays out columns.
-        output: Selects the output.
+        fetcher: Fetcher of columns.
+        occurrences: Counter of the draws of each sequence; None: nothing is random.
+        collator: Collator of columns.
+        output: Selection of the output; None: the batch itself.
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
         on_error: Treatment of a sequence that cannot be read or transformed.
-        error_log: Counts these errors.
-        replay_hint: Returns the command that replays a batch, from epoch and number; None if there
-            is none.
+        error_log: Log of these errors.
+        replay_hint: Returns the command that replays a batch, from epoch and index; None: there is
+            no such command.
         name: Name of the loader.
     """
 
@@ -86,14 +86,14 @@ class BatchPipeline:
     """The batches of one rank in one epoch, by step.
 
     Args:
-        parts: The parts that make batches.
+        components: The components that make batches.
         share: The rank's steps.
         epoch: Epoch of the plan.
-        update_schedule: How steps make optimizer updates.
-        fetch: Fetches columns; by default in this process.
+        update_schedule: Grouping of steps into optimizer updates.
+        fetch: Function that fetches columns, here or in workers.
     """
 
-    parts: PipelineParts
+    components: PipelineComponents
     share: RankPlan
     epoch: int
     update_schedule: UpdateSchedule
@@ -112,18 +112,18 @@ class BatchPipeline:
     _num_trained: int = field(init=False)  # steps of the epoch that are trained
 
     def __post_init__(self) -> None:
-        parts, plan = self.parts, self.share.plan
-        reader = parts.fetcher.reader
-        joint = parts.collator if parts.joint_targets else None
+        components, plan = self.components, self.share.plan
+        reader, joint_targets = components.fetcher.reader, components.joint_targets
+        joint = components.collator if joint_targets else None
         self._collate_padded = joint.collate if isinstance(joint, SupportsPaddedOffsets) else None
         self._preparer = StepPreparer(
-            reader, parts.occurrences, parts.joint_targets, self._collate_padded is not None,
-            plan, self.epoch,
+            reader, components.occurrences, joint_targets, self._collate_padded is not None, plan,
+            self.epoch,
         )  # fmt: skip
         self._horizon = plan.lookahead - reader.shift
         world, update_schedule = self.share.world, self.update_schedule
         self._has_bounded_lengths = reader.has_bounded_lengths
-        is_exact = parts.on_error == "raise" and not self._has_bounded_lengths
+        is_exact = components.on_error == "raise" and not self._has_bounded_lengths
         is_alone = world.size == world.time_parts == 1
         self._is_step_of_one_batch = is_alone and is_exact
         accumulate = update_schedule.accumulate if update_schedule.is_loss_divided else 1
@@ -137,21 +137,21 @@ class BatchPipeline:
         return prepared.request
 
     def iterate(self, numbers: range, *, is_pinned: bool) -> Generator[Any, None, None]:
-        """Yield the outputs of steps; no name holds one while the next is made."""
-        make = self.make_batch if self.parts.output is None else self.make_output
+        """Yield the outputs of steps, without a reference to one while the next is made."""
+        make = self.make_batch if self.components.output is None else self.make_output
         for number in numbers:
             yield pin(make(number)) if is_pinned else make(number)
 
     def make_output(self, step: int) -> Any:
         """Return the output of a step."""
-        output, batch = self.parts.output, self.make_batch(step)
+        output, batch = self.components.output, self.make_batch(step)
         return batch if output is None else output(batch)
 
     def make_sized_output(self, step: int) -> tuple[Any, int]:
         """Return the output of a step, and the number of bytes of its tensors."""
         batch = self.make_batch(step)
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
-        output = self.parts.output
+        output = self.components.output
         return batch if output is None else output(batch), size
 
     def _prepare(self, number: int) -> PreparedStep:
@@ -166,14 +166,14 @@ class BatchPipeline:
         return self._describe(self._prepare(step), step)
 
     def make_batch(self, number: int) -> SequenceBatch:
-        """Return the batch of a step, whatever the output is."""
+        """Return the batch of a step, before the output is selected."""
         requested = self._requested
         prepared = requested.pop(number) if number in requested else self._prepare(number)
         try:
             try:
                 return self._fetch_and_collate(prepared, number)
             except Exception as error:
-                if self.parts.on_error == "raise" or not is_about_data(error):
+                if self.components.on_error == "raise" or not is_about_data(error):
                     raise
                 return self._repair(prepared.make_step(), prepared.request, number, error)
         except SeqDataError as error:
@@ -200,15 +200,16 @@ class BatchPipeline:
         return collate(columns, batch, prepared)
 
     def _collate(self, columns: Any, batch: SequenceBatch, prepared: PreparedStep) -> SequenceBatch:
-        parts, run = self.parts, prepared.run
-        if parts.fetcher.collate is not None and isinstance(parts.collator, SupportsWorkerCollate):
-            return parts.collator.fill_batch(columns, batch)  # collated by a worker
+        collator, run = self.components.collator, prepared.run
+        is_collated = self.components.fetcher.collate is not None  # by a worker
+        if is_collated and isinstance(collator, SupportsWorkerCollate):
+            return collator.fill_batch(columns, batch)
         planned = None if run.offsets is None else run.offsets[prepared.i]
         if planned is None and prepared.request.is_shifted_stream:
             columns = self._select_step_columns(columns, batch, prepared.make_step())
         width = batch.padded_length
         if self._collate_padded is None:
-            batch = parts.collator(columns, batch)
+            batch = collator(columns, batch)
         else:
             batch = self._collate_padded(columns, batch, planned)
         if batch.layout not in LAYOUTS:
@@ -224,7 +225,7 @@ class BatchPipeline:
     def _select_step_columns(self, columns: Any, batch: SequenceBatch, step: Step) -> Any:
         if step.extended is None:
             return columns
-        joint_targets = self.parts.joint_targets
+        joint_targets = self.components.joint_targets
         return select_step_columns(
             columns, batch.axes, step, step.extended, joint_targets=joint_targets
         )
@@ -242,7 +243,7 @@ class BatchPipeline:
             totals = self._find_update_totals(batch, number)
         elif schedule.steps is not None and number >= schedule.steps:
             totals = (0, 0)
-        batch.epoch, batch.loader, batch.horizon = self.epoch, self.parts.name, self._horizon
+        batch.epoch, batch.loader, batch.horizon = self.epoch, self.components.name, self._horizon
         batch.global_num_tokens = step_totals[0]
         batch.update_num_tokens = totals[0]
         batch.loss_scale = scale / totals[0] if totals[0] else 0.0
@@ -253,7 +254,7 @@ class BatchPipeline:
         return batch
 
     def _find_update_totals(self, batch: SequenceBatch, number: int) -> tuple[int, int]:
-        """Return the totals of the update that a step is of; set whether the step ends it."""
+        """Return the totals of a step's update, and set ``batch.ends_update``."""
         accumulate = self.update_schedule.accumulate
         batch.ends_update = not (number + 1) % accumulate or number + 1 == self._num_trained
         if number // accumulate != self._update_number:
@@ -265,11 +266,11 @@ class BatchPipeline:
         self, step: Step, request: StepRequest, number: int, error: Exception
     ) -> SequenceBatch:
         """Return the batch without the sequences that fail, with the planned number of rows."""
-        parts = self.parts
-        repaired = repair_batch(parts.fetcher, step, request, parts.on_error)
+        fetcher, on_error = self.components.fetcher, self.components.on_error
+        repaired = repair_batch(fetcher, step, request, on_error)
         if repaired is None:  # the whole batch fails, not a single sequence
             raise error
-        if step.weights.any():  # the rank that owns a filler row counts it
+        if step.weights.any():  # the rank that owns a dummy row counts it
             self._log_errors(step, request, repaired.errors)
         step = repaired.step
         if self._has_bounded_lengths:
@@ -279,17 +280,18 @@ class BatchPipeline:
         if repaired.replacement_row is not None and isinstance(batch.part, list):
             batch.part = _copy_label(batch.part, repaired)
             batch.part_epoch = _copy_label(batch.part_epoch, repaired)
-        return parts.collator(self._select_step_columns(repaired.columns, batch, step), batch)
+        columns = self._select_step_columns(repaired.columns, batch, step)
+        return self.components.collator(columns, batch)
 
     def _log_errors(
         self, step: Step, request: StepRequest, errors: Mapping[int, Exception]
     ) -> None:
-        """Add the errors of spans to the list, each with the part of a mixture that it is of."""
-        prepared, name = self._preparer.prepare(step), self.parts.name
+        """Add the errors of spans to the log, each with its part of a mixture."""
+        prepared, name = self._preparer.prepare(step), self.components.name
         part = prepared.run.metadata.batch(0).part
         for span, error in sorted(errors.items()):
             own_part = part[span] if isinstance(part, list) else part  # a row has one sequence
-            self.parts.error_log.add(
+            self.components.error_log.add(
                 error, request, span,
                 loader=name, epoch=self.epoch, batch=step.number, part=own_part,
             )  # fmt: skip
@@ -314,7 +316,7 @@ class BatchPipeline:
         return error
 
     def _get_replay_hint(self, batch: int) -> str | None:
-        hint = self.parts.replay_hint
+        hint = self.components.replay_hint
         return None if hint is None else hint(self.epoch, batch)
 
     def _describe_step(self, batch: int, step: int, worker: int | None = None) -> str:
@@ -326,7 +328,7 @@ class BatchPipeline:
 
 
 def _copy_label(labels: Any, repaired: RepairedBatch) -> list[Any]:
-    """Return the labels of rows; replaced rows have that of the row that replaces them."""
+    """Return the labels of rows, with those of replaced rows from the row in their place."""
     return [
         labels[repaired.replacement_row if row in repaired.errors else row]
         for row in range(len(labels))

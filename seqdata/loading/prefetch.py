@@ -65,6 +65,7 @@ Item = TypeVar("Item")
 HANDOVER_BYTES = 1 << 20
 HANDOVER_BATCHES = 16
 _HANDOVER_SECONDS = 10e-6  # seconds of a hand-over: overlapping less is not worth it
+_MAX_CONSUMER_SECONDS = 2 * HANDOVER_BATCHES * _HANDOVER_SECONDS  # between as many batches
 _MAX_GATHER_SECONDS = 0.002  # seconds that a consumer waits for a full group
 _POLL_SECONDS = 1.0  # timeout of every wait, in seconds
 _EXIT_TIMEOUT = 5.0  # seconds that the interpreter's exit waits for a thread
@@ -76,8 +77,8 @@ class PrefetchSource(Generic[Item]):
 
     Attributes:
         make: Returns item ``k`` and its size in bytes.
-        numbers: Numbers of the items, in order.
-        on_handover: Called after each hand-over with the number of the next item.
+        numbers: Indices of the items, in order.
+        on_handover: Called after each hand-over with the index of the next item.
     """
 
     make: Callable[[int], tuple[Item, int]]
@@ -90,7 +91,7 @@ class Prefetcher(Generic[Item]):
 
     Args:
         source: The items.
-        max_handovers: Most groups that wait for the consumer.
+        max_handovers: Maximum number of groups that wait for the consumer.
     """
 
     def __init__(self, source: PrefetchSource[Item], max_handovers: int) -> None:
@@ -99,63 +100,59 @@ class Prefetcher(Generic[Item]):
         self._thread: threading.Thread | None = None
 
     def __iter__(self) -> Generator[Item, None, None]:
-        """Yield the items. The thread is started here, and ends with the iteration.
+        """Yield the items, which a thread makes while the consumer computes between them.
+
+        The thread is started here, and ends with the iteration.
 
         Raises:
             BaseException: The error of an item, after all items before it.
         """
-        numbers = iter(self._source.numbers)
+        numbers, queue, make = iter(self._source.numbers), self._queue, self._source.make
+        items: deque[Item] | None = deque()
+        consumer_seconds, count = 0.0, 0
         try:
-            while length_hint(numbers):
-                yield from self._iterate_thread(numbers)
-                if not self._queue.reset_if_stopped():
+            is_alive = self._start_thread(numbers)
+            while items is not None:
+                if is_alive is not None:
+                    items = queue.take(is_alive)
+                    if items is None and queue.reset_if_stopped():  # made here from now on
+                        items, is_alive, consumer_seconds, count = deque(), None, 0.0, 0
+                elif queue.is_closed or (number := next(numbers, None)) is None:
                     break
-                yield from self._iterate_inline(numbers)
+                else:
+                    items.append(make(number)[0])
+                while items:
+                    yielded_at = time.perf_counter()
+                    yield items.popleft()  # keeps no reference to a batch that was released
+                    consumer_seconds += time.perf_counter() - yielded_at
+                    count += 1
+                if is_alive is None and consumer_seconds > _MAX_CONSUMER_SECONDS:
+                    is_alive, consumer_seconds, count = self._start_thread(numbers), 0.0, 0
+                elif count >= HANDOVER_BATCHES:
+                    is_idle = consumer_seconds < count * _HANDOVER_SECONDS
+                    queue.is_stop_requested |= is_alive is not None and is_idle
+                    consumer_seconds, count = 0.0, 0
         finally:
-            self._queue.close()
-        error = self._queue.error
+            queue.close()
+        error = queue.error
         if error is not None:
-            self._queue.error = None
+            queue.error = None
             raise error
 
-    def _iterate_thread(self, numbers: Iterator[int]) -> Iterator[Item]:
-        """Yield items that a thread makes, until the end or until the consumer computes nothing."""
-        channel = self._queue
+    def _start_thread(self, numbers: Iterator[int]) -> Callable[[], bool] | None:
+        """Start the thread, and return whether it is alive as a function; None at the end."""
+        if not length_hint(numbers):
+            return None
         self._thread = thread = threading.Thread(
             target=_run_thread,
-            args=(self._source, numbers, channel),
+            args=(self._source, numbers, self._queue),
             name="seqdata-prefetch",
             daemon=True,
         )
         start_thread(thread)
         # A thread that runs torch while the interpreter exits aborts the process.
-        weakref.finalize(thread, _end_at_exit, channel, weakref.ref(thread))
-        consumer_seconds, count = 0.0, 0
-        while (handover := channel.take(thread.is_alive)) is not None:
-            while handover:
-                yielded_at = time.perf_counter()
-                yield handover.popleft()  # keeps no reference to a batch that the consumer released
-                consumer_seconds += time.perf_counter() - yielded_at
-                count += 1
-            if count >= HANDOVER_BATCHES:
-                channel.is_stop_requested |= consumer_seconds < count * _HANDOVER_SECONDS
-                consumer_seconds, count = 0.0, 0
-
-    def _iterate_inline(self, numbers: Iterator[int]) -> Iterator[Item]:
-        """Yield items made in the consumer's thread, until it computes between items."""
-        items: list[Item] = []
-        consumer_seconds, max_seconds = 0.0, 2 * HANDOVER_BATCHES * _HANDOVER_SECONDS
-        for count, number in enumerate(numbers):
-            if self._queue.is_closed:
-                return
-            items.append(self._source.make(number)[0])
-            yielded_at = time.perf_counter()
-            yield items.pop()
-            consumer_seconds += time.perf_counter() - yielded_at
-            if consumer_seconds > max_seconds:
-                return
-            if count % HANDOVER_BATCHES == 0:
-                consumer_seconds = 0.0
+        weakref.finalize(thread, _end_at_exit, self._queue, weakref.ref(thread))
+        return thread.is_alive
 
     def close(self) -> None:
         """Stop the thread before its next item, and end the iteration."""
@@ -304,12 +301,12 @@ _MAX_STEPS = 64  # of a hint, at most
 
 
 def make_plan_ahead(steps: RankPlan, store: Store, first_step: int) -> Callable[[int], None]:
-    """Return a function that plans the next block ahead, and hints to a store what will be read.
+    """Return a function that plans the next block ahead, and announces reads to a store.
 
     Args:
         steps: The steps of this rank.
         store: The store to read.
-        first_step: The first step; the store receives a hint for it at once.
+        first_step: Index of the first step, which is announced at once.
 
     Returns:
         A function to be called with the next step.
@@ -333,10 +330,12 @@ def make_plan_ahead(steps: RankPlan, store: Store, first_step: int) -> Callable[
 
 
 def make_prefetch_hint(store: Store, steps: RankPlan) -> Callable[[int], None] | None:
-    """Return a function that hints to a store what the next steps read; None if it takes no hints.
+    """Return a function that announces the reads of the next steps to a store.
+
+    None if the store is local, or takes no announcements.
 
     Args:
-        store: The store to read; a view passes the hint to its base.
+        store: The store to read; a view announces reads to its base.
         steps: The steps of this rank.
     """
     base = store.base if isinstance(store, SupportsBase) else store

@@ -1,8 +1,8 @@
-"""The comparison of what the ranks of a plain loop have given their Loaders.
+"""Comparison of the arguments that the ranks of a plain loop have given their Loaders.
 
 Ranks with another plan would take another number of steps and wait for each other, or train on
-other batches. Facts go by the store of the process group, not by a collective operation: a Loader
-that only one rank iterates over must not wait for others without an end.
+other batches. Values go through the store of the process group, not a collective operation: a
+Loader that only one rank iterates over must not wait for others forever.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Any
 from seqdata.errors import PlanError
 from seqdata.sharing import World
 
-Facts = Mapping[str, str | float | None]
+RankValues = Mapping[str, str | float | None]
 PATIENCE = 10.0
-"""Seconds that an iteration of a Loader waits for the first ones of the other ranks."""
+"""Seconds that an iteration of a Loader waits for those of the other ranks."""
 _INTERVAL = 0.01  # seconds between two looks
 _MAX_NAMED = 4  # most ranks whose numbers are in a message
 _logger = logging.getLogger("seqdata")
 
 
-def describe_differences(facts: Sequence[Facts]) -> str:
-    """Return which facts differ, with the ranks' values; empty if none differ.
+def describe_differences(values: Sequence[RankValues]) -> str:
+    """Return the names that have different values, with the ranks; empty if there are none.
 
     Args:
-        facts: The facts of each rank, in order; a missing fact is None.
+        values: Values of each rank, in order; a missing one is None.
     """
     descriptions = []
-    for name in dict.fromkeys(name for rank_facts in facts for name in rank_facts):
+    for name in dict.fromkeys(name for rank_values in values for name in rank_values):
         ranks_of: dict[str, list[int]] = {}  # by text: a limit of 1 is not one of 1.0
-        for rank, rank_facts in enumerate(facts):
-            ranks_of.setdefault(repr(rank_facts.get(name)), []).append(rank)
+        for rank, rank_values in enumerate(values):
+            ranks_of.setdefault(repr(rank_values.get(name)), []).append(rank)
         if len(ranks_of) > 1:
-            values = (f"{value} on {_format_ranks(ranks)}" for value, ranks in ranks_of.items())
-            descriptions.append(f"`{name}` is {' but '.join(values)}")
+            found = (f"{value} on {_format_ranks(ranks)}" for value, ranks in ranks_of.items())
+            descriptions.append(f"`{name}` is {' but '.join(found)}")
     return "; ".join(descriptions)
 
 
@@ -49,27 +49,27 @@ def _format_ranks(ranks: list[int]) -> str:
 
 
 class RankComparison:
-    """Compares the facts of one Loader over all ranks, once.
+    """Compares the values of one Loader over all ranks, once.
 
     Args:
-        world: This rank and the number of ranks, as the Loader has them.
+        world: World of the Loader.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._keys: list[str] | None = None  # where each rank puts its facts
+        self._keys: list[str] | None = None  # where each rank puts its values
         self._is_done = world.size == 1
 
-    def check(self, describe: Callable[[], Facts]) -> None:
-        """Compare the facts of this rank with those of the others, if they are there in time.
+    def check(self, describe: Callable[[], RankValues]) -> None:
+        """Compare the values of this rank with those of the others, if they are there in time.
 
-        Where they are not, the next call looks for them again.
+        If they are not, the next call looks for them again.
 
         Args:
-            describe: Returns the facts of this rank.
+            describe: Function that returns the values of this rank.
 
         Raises:
-            PlanError: If facts differ; it names each and the ranks' values.
+            PlanError: If values differ; it names each and the ranks' values.
         """
         store = None if self._is_done else _find_store(self._world)
         if store is None:
@@ -97,7 +97,7 @@ class RankComparison:
 
 
 def _find_store(world: World) -> Any:
-    """Return the store of the default process group; None if its ranks are not those of a world."""
+    """Return the store of the default process group; None if it is of another world."""
     if World.current() != world:
         return None
     distributed: Any = sys.modules["torch.distributed.distributed_c10d"]

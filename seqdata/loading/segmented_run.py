@@ -1,4 +1,4 @@
-"""The segments of a run: batches up to the end of one, then the weights of the next.
+"""The segments of a run, whose weights may change where one begins.
 
 Threads and worker processes read ahead within a segment and never beyond it, since the weights of
 the next one may not exist yet. Place in the flow: policy of segments -> plans, and the iterator
@@ -42,18 +42,18 @@ class SegmentedRun:
         self._shutdowns = 0
 
     def plan(self, policy: Any, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan, whose segments have the weights of the run.
+        """Return the plan of an epoch whose segments have the weights of the run.
 
         Args:
             policy: The policy, balanced for the ranks of the epoch.
             seed: Seed of the plan.
-            epoch: Number of the epoch.
+            epoch: Index of the epoch.
         """
         balanced: Segments = policy
         return balanced.plan_epoch(self._index, seed=seed, epoch=epoch, history=self.history)
 
     def find_first(self, position: int) -> int:
-        """Return the first batch of the segment that a position is in."""
+        """Return the index of the first batch of a position's segment."""
         return position - position % self.length
 
     def iterate(
@@ -63,17 +63,17 @@ class SegmentedRun:
         schedule: UpdateSchedule,
         iterate_steps: Callable[[range], Iterator[Any]],
     ) -> Generator[Any, None, None]:
-        """Yield the rest of an epoch's batches; a segment begins when its first one is asked for.
+        """Yield the rest of an epoch's batches; a segment begins with the call for its first one.
 
         Args:
             progress: Progress of the epoch.
-            first_step: The step to begin with.
-            schedule: How steps make optimizer updates.
+            first_step: Index of the step to begin with.
+            schedule: Grouping of steps into optimizer updates.
             iterate_steps: Returns the batches of some steps.
 
         Raises:
             ConfigError: If an update would lie in two segments.
-            PlanError: If a step would.
+            PlanError: If a step would lie in two segments.
         """
         share, step, shutdowns = progress.share, first_step, self._shutdowns
         self._check_updates(share, schedule)
@@ -87,7 +87,7 @@ class SegmentedRun:
                 return
 
     def shutdown(self) -> None:
-        """End running iterations with their segments."""
+        """End running iterations at the end of their segments."""
         self._shutdowns += 1
 
     def set_weights(self, run_position: RunPosition, values: Any) -> Weights:
@@ -133,9 +133,9 @@ class SegmentedRun:
         return changes[-1].weights if changes else None
 
     def describe_changes(self, run_position: RunPosition) -> str | None:
-        """Return what a state has of the weights at a position; None if they are the policy's own.
+        """Return the entry of a state for the weights at a position; None: the policy's own.
 
-        Where a plan depends on all changes of a run, their digests are all of each.
+        It has all changes of the run if a plan depends on all of them, else the last digest.
         """
         changes = self.history.find(run_position.epoch, self.find_first(run_position.position))
         if not changes:
@@ -145,7 +145,7 @@ class SegmentedRun:
         return str(changes[-1].weights.digest)
 
     def describe_origin(self) -> str | None:
-        """Return where parts of the mixture replaced others, as in a state; None: nowhere."""
+        """Return the entry of a state for replaced parts of the mixture; None without any."""
         origin = self.history.origin
         return None if origin is None else self._describe([origin])
 

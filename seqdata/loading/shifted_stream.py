@@ -33,7 +33,7 @@ def simplify_rows(step: Step) -> Step:
 
 
 def find_single_span_rows(steps: Steps) -> list[bool]:
-    """Return which of many steps have a span per row after ``simplify_rows``."""
+    """Return whether each of many steps has a span per row after ``simplify_rows``."""
     if steps.lanes is None:
         return [steps.table.rows is None] * len(steps.table)
     tables = [
@@ -79,10 +79,10 @@ def select_step_columns(
     """Return the columns of a step's spans, cut from those of its extended rows.
 
     Args:
-        columns: One piece per extended span.
-        axes: Which field runs along which axis, and which one is shifted.
+        columns: Columns with one piece per extended span.
+        axes: Axis of each field, and the field that is shifted.
         step: The spans, in rows.
-        extended: The rows extended by what follows them; they begin with the same spans.
+        extended: The rows extended along the stream; they begin with the same spans.
         joint_targets: Whether the shifted field is one column with a piece per row, inputs and
             targets; else targets are a column of their own.
     """
@@ -176,7 +176,7 @@ class RowColumn:
             padding: The bytes of one element; None: zeros.
 
         Raises:
-            DataError: If a piece's recorded place is wrong, or its checksum.
+            DataError: If a piece's recorded offsets or checksum are wrong.
         """
         offsets = offsets_from_sizes(self.column.lengths)
         row_bounds = offsets[self.row_offsets]

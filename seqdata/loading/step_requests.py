@@ -1,6 +1,6 @@
-"""The request of a step: spans of sequences, and how their columns are returned.
+"""The request of a step: spans of sequences, and the form of their columns.
 
-It is all that a worker process receives, and needs neither plan nor torch.
+Worker processes receive nothing else, and need neither plan nor torch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class StepRequest:
 
     Attributes:
         spans: int64 (n, 3): sequence, start, stop.
-        ids: int64 (n,), base number of each span's sequence.
+        ids: int64 (n,), base index of each span's sequence.
         epoch: Epoch of the plan.
         horizon: Timesteps of a window's future, after each span.
         joint_targets: Whether inputs and targets of a shift are one column, ``shift`` timesteps
             longer; else targets are a column of their own.
-        occurrences: int64 (n,), the draw of its sequence that each span is; None: each is the
-            first.
-        on_sequence: Called with the base number of each sequence before it is read or transformed.
+        occurrences: int64 (n,), index of each span among the draws of its sequence; None: all are
+            0.
+        on_sequence: Called with the base index of each sequence before it is read or transformed.
         is_shifted_stream: Whether spans already include the timesteps of a shift along a stream, so
             that nothing is read after them.
         has_lanes: Whether spans without timesteps are those of idle lanes, which no transform sees.
@@ -58,7 +58,7 @@ class StepRequest:
         return is_empty & self.has_lanes
 
     def get_occurrences(self) -> NDArray[np.int64]:
-        """Return the draw of its sequence that each span is, int64 (n,)."""
+        """Return the index of each span among the draws of its sequence, int64 (n,)."""
         if self.occurrences is None:
             return np.zeros(len(self.spans), dtype=np.int64)
         return self.occurrences

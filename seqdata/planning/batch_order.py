@@ -31,13 +31,13 @@ def order_batches(
     Args:
         longest: int64 (batches,), timesteps of each batch's longest row.
         draw: The epoch's randomness.
-        block: Number of the block.
-        group: Consecutive batches of like lengths.
-        lead: Batch that must come first, with its group; None for none.
+        block: Index of the block.
+        group: Number of consecutive batches of similar lengths.
+        lead: Index of the batch that must come first, with its group; None: no such batch.
 
     Returns:
-        int64 (batches,), the numbers of the batches in training order: whole groups, then the
-        ``batches % group`` remaining ones, a random slice of the order of length.
+        Indices of the batches in training order, int64 (batches,): whole groups, then the
+        ``batches % group`` remaining batches, a random slice of the order of length.
     """
     count = len(longest)
     if group == 1:
@@ -62,7 +62,7 @@ def order_batches(
 def _draw_remainder_start(
     count: int, remainder_size: int, lead_position: int | None, draw: Draw, block: int
 ) -> int:
-    """Draw where the remainder, a slice of ranked batches without ``lead_position``, begins."""
+    """Draw the start of the remainder, a slice of ranked batches without ``lead_position``."""
     if not remainder_size:
         return 0
     if lead_position is None:
@@ -76,7 +76,7 @@ def _draw_remainder_start(
 def _shuffle_groups(
     grouped: NDArray[np.int64], lead_position: int | None, draw: Draw, block: int
 ) -> NDArray[np.int64]:
-    """Return the groups in random order, halves swapped at random inside each; the lead first."""
+    """Return the groups in random order, halves swapped at random inside each, the lead first."""
     groups, group = grouped.shape
     size = _round_up(group)
     coins = _draw_coins(draw, Purpose.HALVES, (groups, size - 1), block)
@@ -117,7 +117,7 @@ def _draw_coins(
 
 
 def _target_positions(coins: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return where each of ``size`` neighbours goes when a coin per tree node swaps its halves.
+    """Return the positions of ``size`` neighbours after a coin per tree node swaps its halves.
 
     Nodes are numbered breadth first: the root 0, its halves 1 and 2, …
     """
@@ -134,7 +134,7 @@ def _target_positions(coins: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 def _move_to_front(coins: NDArray[np.int64], member: int, size: int) -> None:
-    """Set the coins on the way to member ``member`` so that it comes first."""
+    """Set the coins on the path to ``member`` so that it comes first."""
     half, first_node = size // 2, 0
     while half:
         coins[first_node + member // (2 * half)] = (member // half) & 1
@@ -151,10 +151,10 @@ def spread_copies(
     """Return an order of length in which copies are far enough apart to be in different batches.
 
     Args:
-        members: int64 (n,), the items from the longest on.
-        keys: int64 (n,), by what they were ordered.
-        copies: Which items are of one sequence.
-        rows: Items of a batch.
+        members: int64 (n,), the items in decreasing order of length.
+        keys: int64 (n,), sort keys of that order, by item.
+        copies: Items that are of one sequence.
+        rows: Number of items of a batch.
     """
     step = rows + rows // 4  # others move, too: a batch's width need not be enough
     ranks = _move_up(keys[members], copies.numbers[members], np.int64(step))
@@ -164,15 +164,15 @@ def spread_copies(
 def lengthen_copies(
     lengths: NDArray[np.int64], order: NDArray[np.int64], copies: Copies, max_tokens: int
 ) -> NDArray[np.int64]:
-    """Return lengths by which copies come to different batches of a budget, int64 (n,).
+    """Return lengths that put copies into different batches of a budget, int64 (n,).
 
-    None is less than the item's own, so that what fits by it fits.
+    No length is below that of its item, so that what fits by it fits.
 
     Args:
-        lengths: int64 (n,), of the items.
-        order: int64 (n,), the items from the longest on.
-        copies: Which items are of one sequence.
-        max_tokens: Most timesteps of a batch.
+        lengths: int64 (n,), lengths of the items.
+        order: int64 (n,), the items in decreasing order of length.
+        copies: Items that are of one sequence.
+        max_tokens: Maximum number of timesteps of a batch.
     """
     ranked = lengths[order]
     rows = max_tokens // np.maximum(ranked, 1)
@@ -182,7 +182,7 @@ def lengthen_copies(
     return result
 
 
-def deal_copies(
+def distribute_copies(
     members: NDArray[np.int64],
     shuffled: NDArray[np.int64],
     copies: Copies,
@@ -190,31 +190,30 @@ def deal_copies(
     rows: NDArray[np.int64],
     sizes: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return an order in which the copies in a bucket are dealt to its batches in turn, int64 (n,).
+    """Return an order that distributes the copies in a bucket over its batches, int64 (n,).
 
     Args:
-        members: int64 (n,), the items from the longest on, bucket by bucket.
+        members: int64 (n,), the items in decreasing order of length, bucket by bucket.
         shuffled: int64 (n,), a random permutation.
-        copies: Which items are of one sequence.
-        bucket: int64 (n,), the bucket of each place.
-        rows: int64 (buckets,), rows of a bucket's batches; its last may have fewer.
-        sizes: int64 (buckets,), items of a bucket.
+        copies: Items that are of one sequence.
+        bucket: int64 (n,), the bucket of each position.
+        rows: int64 (buckets,), rows of a bucket's batches; its last batch may have fewer.
+        sizes: int64 (buckets,), items of each bucket.
     """
     in_turn = members[np.lexsort((shuffled[copies.firsts[members]], bucket))]
     batches = -(-sizes // rows)
     last_rows = sizes - (batches - 1) * rows
     starts = np.cumsum(sizes) - sizes
     numbers = np.arange(len(members)) - starts[bucket]
-    whole = (
-        numbers - (batches * last_rows)[bucket]
-    )  # of the turns that the last batch takes no part in
+    # position among the turns that the last batch takes no part in
+    whole = numbers - (batches * last_rows)[bucket]
     is_late = whole >= 0
     turns = np.where(is_late, batches[bucket] - 1, batches[bucket])
     turn, batch = np.divmod(np.where(is_late, whole, numbers), np.maximum(turns, 1))
-    place = batch * rows[bucket] + turn + np.where(is_late, last_rows[bucket], 0)
-    dealt = np.empty_like(members)
-    dealt[starts[bucket] + place] = in_turn
-    return dealt
+    position = batch * rows[bucket] + turn + np.where(is_late, last_rows[bucket], 0)
+    distributed = np.empty_like(members)
+    distributed[starts[bucket] + position] = in_turn
+    return distributed
 
 
 def _move_up(
@@ -223,9 +222,9 @@ def _move_up(
     """Return the rank that each item goes to, int64 (n,).
 
     Args:
-        ranked: int64 (n,), lengths, decreasing.
-        copy_numbers: int64 (n,), which copy of its sequence each is.
-        steps: Ranks from one batch to the next.
+        ranked: int64 (n,), lengths in decreasing order.
+        copy_numbers: int64 (n,), index of each item among the copies of its sequence.
+        steps: Number of ranks from one batch to the next.
     """
     ranks = np.arange(len(ranked))
     most_longer = int(ranked.mean()) // _MOST_LONGER if len(ranked) else 0

@@ -2,10 +2,10 @@
 
 A block's members never change, so its number of batches does not either; blocks and their insides
 are shuffled. Above ``MAX_BLOCK_ITEMS`` items there are several, each a sample of the whole data:
-short runs of neighbouring items are dealt to blocks by a fixed permutation, so that a batch draws
-from everything, as with one permutation of all items. (Blocks of neighbours, ``shuffle="blocks"``,
-read less where data is larger than memory, and mix less.) A ``Cutter`` says how one block becomes
-batches; all else about an epoch is here: which batches of which block come when.
+short runs of neighbouring items are distributed over blocks by a fixed permutation, so that a batch
+draws from everything, as with one permutation of all items. (Blocks of neighbours,
+``shuffle="blocks"``, read less where data is larger than memory, and mix less.) A ``Cutter`` makes
+batches of a block; all else about an epoch is here: the order of the batches of all blocks.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class BlockItems(NamedTuple):
     """The items of a block.
 
     Attributes:
-        lengths: int64 (n,), what each costs as a row: its timesteps, or its cost.
-        copies: Which of them are of one sequence; None: each is of another.
+        lengths: int64 (n,), cost of each item as a row: its timesteps, or a cost of its own.
+        copies: Items that are of one sequence; None: all are of different ones.
     """
 
     lengths: NDArray[np.int64]
@@ -99,7 +99,7 @@ class Cutter(Protocol):
 
 
 class Block(NamedTuple):
-    """Items ``first:stop`` of the order in which items are dealt to blocks."""
+    """Items ``first:stop`` of the order in which items are distributed over blocks."""
 
     number: int
     first: int
@@ -131,7 +131,7 @@ class Blocks(Sequence[Block]):
 
     @property
     def short(self) -> int:
-        """Number of the block that is shorter than others; -1: there is none."""
+        """Index of the block that is shorter than the others; -1: there is none."""
         return len(self) - 1 if len(self) > 1 and len(self.items) % self.size else -1
 
     def spans(self, block: Block, draw: Draw | None = None) -> NDArray[np.int64]:
@@ -141,44 +141,44 @@ class Blocks(Sequence[Block]):
         return self.items.spans_at(self._find_members(block), draw)
 
     def sizes(self, block: Block) -> NDArray[Any]:
-        """Return what each item of a block costs as a row, integers (n,), in any order."""
+        """Return the cost of each item of a block as a row, integers (n,), in any order."""
         stored = self.items.stored_sizes
         if stored is None or not self.run or len(self) == 1:
             return self.items.sizes(self.spans(block))
         low, high = block.first // self.run, block.stop // self.run
-        runs = stored[: self._deal.count * self.run].reshape(-1, self.run)
-        dealt = runs.take(self._deal.apply(np.arange(low, high)), axis=0).reshape(-1)
-        return np.concatenate([dealt, stored[high * self.run : block.stop]])
+        runs = stored[: self._run_order.count * self.run].reshape(-1, self.run)
+        sizes = runs.take(self._run_order.apply(np.arange(low, high)), axis=0).reshape(-1)
+        return np.concatenate([sizes, stored[high * self.run : block.stop]])
 
     def find(self, item: int) -> int:
-        """Return the number of the block that an item belongs to."""
-        if self.run and item < self._deal.count * self.run:
-            run, place = divmod(item, self.run)
-            item = int(self._deal.invert(np.array([run]))[0]) * self.run + place
+        """Return the index of the block that an item belongs to."""
+        if self.run and item < self._run_order.count * self.run:
+            run, offset = divmod(item, self.run)
+            item = int(self._run_order.invert(np.array([run]))[0]) * self.run + offset
         return item // self.size
 
     def _find_members(self, block: Block) -> NDArray[np.int64]:
-        """Return the numbers of a block's items, int64 (n,), rising."""
+        """Return the indices of a block's items in increasing order, int64 (n,)."""
         low, high = block.first // self.run, block.stop // self.run
-        runs = np.sort(self._deal.apply(np.arange(low, high)))
+        runs = np.sort(self._run_order.apply(np.arange(low, high)))
         members = (runs[:, np.newaxis] * self.run + np.arange(self.run)).reshape(-1)
         rest = np.arange(high * self.run, block.stop)  # fewer than a run, the last of all items
         return np.concatenate([members, rest]) if len(rest) else members
 
     @cached_property
-    def _deal(self) -> KeyedPermutation:
-        """Place of a run in the order of dealing -> the run."""
+    def _run_order(self) -> KeyedPermutation:
+        """Position among the runs of all blocks, block by block -> the run."""
         return KeyedPermutation(len(self.items) // max(1, self.run), PLAN_VERSION)
 
 
 def split_blocks(items: Items, cutter: Cutter, shuffle: Shuffle) -> Blocks:
-    """Return the blocks of the items: samples of them, or neighbours where that is asked for."""
+    """Return the blocks of the items: samples of the data, or neighbours if ``shuffle`` says so."""
     size = len(items) if len(items) <= cutter.max_block else cutter.block_items
     return Blocks(items, size, _choose_run(items, size) if shuffle is True else 0)
 
 
 def _choose_run(items: Items, size: int) -> int:
-    """Return how many neighbouring items are dealt to a block together."""
+    """Return the number of neighbouring items that stay together in a block."""
     is_cheap = len(items.index) <= _MAX_SEARCHED  # to find any item
     most = items.rule.run_items if is_cheap else _MAX_RUN
     if items.index.has_copies or size < _MIN_RUNS:
@@ -197,10 +197,10 @@ def compute_block_costs(blocks: Blocks, cutter: Cutter) -> list[BlockCost]:
 
 
 def count_lengths(lengths: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count lengths.
+    """Return the histogram of lengths.
 
     Returns:
-        Lengths, int64 (k,), decreasing; how often each occurs, int64 (k,).
+        Lengths in decreasing order, int64 (k,), and the number of items of each, int64 (k,).
     """
     if int(lengths.max(initial=0)) > 4 * MAX_BLOCK_ITEMS:  # a table of all lengths would be larger
         values, counts = np.unique(lengths, return_counts=True)
@@ -215,7 +215,7 @@ class _Ranges(NamedTuple):
     """Runs of batches, each of one block, in the order of an epoch.
 
     Attributes:
-        table: int64 (n, 3): block, its first batch, one past its last.
+        table: int64 (n, 3): block, first batch, one past the last batch.
         stretches: int64 (m,), the first range of each stretch: the batches of a block, among which
             lie some of the short block.
     """
@@ -230,12 +230,12 @@ class BlockTable(BatchTable):
 
     Attributes:
         blocks: The blocks.
-        cutter: How one becomes batches.
+        cutter: Rule by which a block becomes batches.
         draw: The epoch's randomness.
-        shuffle: Whether, and how, the epoch is shuffled.
-        group: Consecutive batches of like lengths.
+        shuffle: Kind of shuffling of the epoch.
+        group: Number of consecutive batches of similar lengths.
         lead_block: The block whose most expensive batch leads; -1: none.
-        ranges: Which batches of which block come when.
+        ranges: Order of the batches of all blocks.
     """
 
     blocks: Blocks
@@ -298,7 +298,7 @@ class BlockTable(BatchTable):
         return stop
 
     def _cut(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield batches ``first:stop`` by block: its number, its first batch, one past its last."""
+        """Yield batches ``first:stop`` by block: its index, first batch and one past the last."""
         while first < stop:
             block, low, end = self._locate(first)
             high = low + min(stop, end) - first
@@ -306,7 +306,7 @@ class BlockTable(BatchTable):
             first += high - low
 
     def _locate(self, number: int) -> tuple[int, int, int]:
-        """Return a batch's block, its number there, and the first batch of the next range."""
+        """Return a batch's block, its index there, and the first batch of the next range."""
         i = bisect_right(self._edges, number) - 1
         block, first, _ = self.ranges.table[i].tolist()
         return block, first + number - self._edges[i], self._edges[i + 1]
@@ -346,19 +346,19 @@ def make_block_table(
     group: int = 1,
     worst_first: bool = False,
 ) -> BlockTable:
-    """Return the table of an epoch: which batches of which block come when.
+    """Return the table of an epoch, with the batches of all blocks in training order.
 
     The full groups of all blocks come first: blocks in random order, with the groups of the short
-    block dealt among those of the others. Then come the blocks' remainders, fewer batches than a
+    block spread among those of the others. Then come the blocks' remainders, fewer batches than a
     group each, so that groups and steps stay aligned. With ``worst_first`` and in epoch 0 the group
     that holds the most expensive batch leads.
 
     Args:
-        items: What is planned.
-        cutter: How a block becomes batches.
+        items: The items to plan.
+        cutter: Rule by which a block becomes batches.
         draw: The epoch's randomness.
-        shuffle: Whether, and how, the epoch is shuffled.
-        group: Consecutive batches of like lengths, where the cutter orders by length.
+        shuffle: Kind of shuffling of the epoch.
+        group: Number of consecutive batches of similar lengths, if the cutter orders by length.
         worst_first: Whether epoch 0 begins with the most expensive batch.
     """
     blocks = split_blocks(items, cutter, shuffle)
@@ -413,82 +413,83 @@ def _order_ranges(
     lead: int,
     draw: Draw,
 ) -> _Ranges:
-    """Return which batches of which block come when.
+    """Return the order of the batches of all blocks.
 
     Args:
         blocks: The blocks.
-        counts: int64 (blocks,), batches of each.
-        rests: int64 (blocks,), how many of them come last.
-        group: Batches that stay together.
+        counts: int64 (blocks,), number of batches of each block.
+        rests: int64 (blocks,), number of batches of each block that come last.
+        group: Number of batches that stay together.
         lead: The block that leads; -1: none.
         draw: The epoch's randomness.
     """
-    dealt = blocks.short if blocks.run else -1
-    played = len(blocks) - (dealt >= 0)  # one after another
+    short = blocks.short if blocks.run else -1
+    played = len(blocks) - (short >= 0)  # one after another
     order = draw.permutation(Purpose.BLOCKS, played)
     if 0 <= lead < played:
         order = np.concatenate([[lead], order[order != lead]])
     groups = (counts - rests) // group
-    first_group = int(lead == dealt >= 0 and groups[lead] > 0)  # it leads; the rest is dealt
-    pieces = _deal_short_block(groups, order, dealt, first_group, is_led=lead >= 0, draw=draw)
+    first_group = int(lead == short >= 0 and groups[lead] > 0)  # it leads; the rest is spread
+    pieces = _spread_short_block(groups, order, short, first_group, is_led=lead >= 0, draw=draw)
     pieces[:, 1:] *= group
-    last = np.append(order, dealt) if dealt >= 0 else order
-    if lead == dealt >= 0 and not groups.any():
+    last = np.append(order, short) if short >= 0 else order
+    if lead == short >= 0 and not groups.any():
         last = np.roll(last, 1)
     tail = np.stack([last, counts[last] - rests[last], counts[last]], axis=1)
     table = np.concatenate([pieces, tail])
     table = table[table[:, 2] > table[:, 1]]
-    main = np.flatnonzero(table[:, 0] != dealt)  # a stretch begins where these change
+    main = np.flatnonzero(table[:, 0] != short)  # a stretch begins where these change
     changes = main[np.flatnonzero(np.diff(table[main, 0], prepend=-1))]
-    own = np.flatnonzero((table[:, 0] == dealt) & (table[:, 2] == counts[dealt]))  # its remainder
+    own = np.flatnonzero((table[:, 0] == short) & (table[:, 2] == counts[short]))  # its remainder
     starts = np.unique(np.concatenate([[0], changes, own])) if len(table) else changes
     return _Ranges(table, starts)
 
 
-def _deal_short_block(
+def _spread_short_block(
     groups: NDArray[np.int64],
     order: NDArray[np.int64],
-    dealt: int,
+    short: int,
     first: int,
     *,
     is_led: bool,
     draw: Draw,
 ) -> NDArray[np.int64]:
-    """Return ranges of groups, int64 (n, 3): blocks in order, with those of one dealt among them.
+    """Return ranges of groups, int64 (n, 3): blocks in order, the short one spread among them.
 
     Args:
-        groups: int64 (blocks,), groups of each block.
+        groups: int64 (blocks,), number of groups of each block.
         order: The blocks that come one after another.
-        dealt: The block whose groups are dealt evenly, at random within each part; -1: none.
-        first: How many of its groups lead.
+        short: The block whose groups are spread evenly, at random within equal intervals; -1: none.
+        first: Number of its groups that lead.
         is_led: Whether nothing may come before the first group.
         draw: The epoch's randomness.
     """
     starts = offsets_from_sizes(groups[order])
-    count, room = int(groups[dealt]) - first if dealt >= 0 else 0, int(starts[-1]) + 1
+    count, room = int(groups[short]) - first if short >= 0 else 0, int(starts[-1]) + 1
     lows = np.arange(count) * room // max(1, count)
     widths = np.maximum(np.arange(1, count + 1) * room // max(1, count) - lows, 1)
     raw = draw.raw(Purpose.SHORT_GROUPS, count) if count else np.empty(0, dtype=np.uint64)
-    slots = lows + (raw % widths.astype(np.uint64)).astype(np.int64)
+    drawn = lows + (raw % widths.astype(np.uint64)).astype(np.int64)
     if is_led and not first:
-        slots = np.maximum(slots, min(1, room - 1))
-    cuts = np.unique(np.concatenate([starts, slots]))
+        drawn = np.maximum(drawn, min(1, room - 1))
+    cuts = np.unique(np.concatenate([starts, drawn]))
     owner = np.searchsorted(starts, cuts[:-1], side="right") - 1
     own_firsts = cuts[:-1] - starts[owner]
     pieces = np.stack([order[owner], own_firsts, own_firsts + np.diff(cuts)], axis=1)
-    places, begins, sizes = np.unique(slots, return_index=True, return_counts=True)
-    short = np.stack([np.full_like(places, dealt), begins + first, begins + first + sizes], axis=1)
-    at = np.concatenate([2 * cuts[:-1] + 1, 2 * places])
-    ranges = np.concatenate([pieces, short])[np.argsort(at, kind="stable")]
+    positions, begins, sizes = np.unique(drawn, return_index=True, return_counts=True)
+    begins = begins + first
+    own = np.stack([np.full_like(positions, short), begins, begins + sizes], axis=1)
+    keys = np.concatenate([2 * cuts[:-1] + 1, 2 * positions])
+    ranges = np.concatenate([pieces, own])[np.argsort(keys, kind="stable")]
     if first:
-        ranges = np.concatenate([[[dealt, 0, first]], ranges])
+        ranges = np.concatenate([[[short, 0, first]], ranges])
     return ranges
 
 
 def _reorder_batches(
     spans: NDArray[np.int64], offsets: NDArray[np.int64], order: NDArray[np.int64]
 ) -> ArrayTable:
-    """Put batches into an order."""
+    """Return the batches as a table, in another order."""
     sizes = np.diff(offsets)[order]
     ordered_offsets = offsets_from_sizes(sizes)
     number_in_batch = np.arange(int(ordered_offsets[-1])) - np.repeat(ordered_offsets[:-1], sizes)

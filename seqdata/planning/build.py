@@ -1,4 +1,4 @@
-"""Builds a Plan with report and fingerprint from a policy's options, items and blocks.
+"""Construction of a Plan, with report and fingerprint, from a policy's options, items and blocks.
 
 The bases of policies that plan block by block are here, too, and the cutting of a block every
 ``batch_size`` rows.
@@ -47,8 +47,8 @@ from seqdata.planning.randomness import Draw, Purpose, stable_argsort
 from seqdata.report import PlanReport, count_repeats, make_report
 
 Ordering = Callable[[BlockItems, Draw | None, int], NDArray[np.int64]]
-"""``(items, draw, block) -> keys``: a block's items are cut in decreasing order of these, ties by
-number, int64 (n,)."""
+"""``(items, draw, block) -> keys``, int64 (n,): items are cut in decreasing order of keys,
+ties in the order of the data."""
 
 _BLOCK_BATCHES = 64  # a block has a multiple of so many: steps of so many ranks end with it
 
@@ -58,10 +58,10 @@ class FixedSizeCutter:
     """Cut every ``batch_size`` items of an order.
 
     Attributes:
-        batch_size: Rows of a batch.
-        ordering: How a block's items are ordered before they are cut.
+        batch_size: Number of rows of a batch.
+        ordering: Sort keys of a block's items; None: random order, or the data's.
         is_arranged: Whether batches are then ordered by their longest row.
-        max_block: Most items that are planned as one block.
+        max_block: Maximum number of items that are planned as one block.
     """
 
     batch_size: int
@@ -72,11 +72,11 @@ class FixedSizeCutter:
     @property
     def block_items(self) -> int:
         """The largest multiple of 64 batches of at most ``max_block`` items, or 64 batches."""
-        unit = _BLOCK_BATCHES * self.batch_size
-        return max(unit, self.max_block // unit * unit)
+        least = _BLOCK_BATCHES * self.batch_size
+        return max(least, self.max_block // least * least)
 
     def count_batches(self, blocks: Blocks) -> list[BlockCost]:
-        """Count each block's batches.
+        """Return the number of batches of each block, and the cost of its most expensive one.
 
         The longest item is in the most expensive batch, if that is full: the costs of other blocks
         are 0, or if it is not, upper bounds.
@@ -101,7 +101,7 @@ class FixedSizeCutter:
         return BlockBatches(members, np.append(starts, len(members)))
 
     def _order(self, items: BlockItems, draw: Draw | None, block: int) -> NDArray[np.int64]:
-        """Return the order in which items are cut: by length, or random, or the data's."""
+        """Return the order in which items are cut: by length, random, or that of the data."""
         if self.ordering is None:
             count = len(items.lengths)
             if draw is None:
@@ -115,7 +115,7 @@ class FixedSizeCutter:
 
 
 def order_longest_first(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the order of decreasing length, ties by number, int64 (n,)."""
+    """Return the order of decreasing length, ties in the order of the data, int64 (n,)."""
     top = int(lengths.max(initial=0))
     if top < 1 << 16:
         return np.argsort((top - lengths).astype(np.uint16), kind="stable")  # radix sort
@@ -125,14 +125,14 @@ def order_longest_first(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 def check_counts(
     policy: str, options: object, *names: str, least: int = 1, optional: bool = False
 ) -> None:
-    """Make options that count something plain integers.
+    """Convert options that count something to Python integers.
 
     Args:
         policy: Name of the policy, for messages.
         options: The policy, a frozen dataclass.
-        names: Its options, which may be integers of NumPy, too.
-        least: The least that they may be.
-        optional: Whether they may be None.
+        names: Names of the options, whose values may be integers of NumPy.
+        least: Smallest allowed value.
+        optional: Whether None is allowed.
 
     Raises:
         ConfigError: If one is not an integer of at least ``least``.
@@ -157,7 +157,7 @@ def check_shuffle(policy: str, shuffle: object) -> None:
         )
 
 
-_MOST = 1 << 62  # of what is counted: sums of a few stay below 2**63
+_MOST = 1 << 62  # limit of counts: sums of a few stay below 2**63
 
 
 def build_plan(
@@ -168,10 +168,10 @@ def build_plan(
     Args:
         policy: The policy, a frozen dataclass with a field ``shuffle``, and ``balance_ranks`` where
             batches are ordered by length.
-        items: What it puts into batches.
-        cutter: How a block becomes batches.
+        items: The items to put into batches.
+        cutter: Rule by which a block becomes batches.
         seed: The run's seed, in ``[0, 2**64)``.
-        epoch: Number of the epoch, from 0.
+        epoch: Index of the epoch, from 0.
         worst_first: Whether epoch 0 begins with the most expensive batch.
 
     Raises:
@@ -193,7 +193,7 @@ def build_plan(
 
 
 def describe_order(table: BlockTable) -> str:
-    """Return how an epoch is shuffled, in words, and for how many ranks its steps are balanced."""
+    """Return a description of the shuffling, and of the ranks that steps are balanced for."""
     blocks, count = table.blocks, len(table.items)
     if not table.shuffle:
         return "not shuffled"
@@ -214,20 +214,20 @@ def count_block_batches(items: Items, cutter: Cutter, shuffle: Shuffle = True) -
 
 
 def make_fingerprint(index: SequenceIndex, policy: object, seed: int, epoch: int) -> str:
-    """Return the digest of what a plan is made from (32 hex digits).
+    """Return the digest of the inputs of a plan (32 hex digits).
 
     Args:
         index: The lengths.
         policy: The policy.
         seed: The run's seed.
-        epoch: Number of the epoch.
+        epoch: Index of the epoch.
     """
     text = f"{PLAN_VERSION};{index.fingerprint};{describe_policy(policy)};{seed};{epoch}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def describe_policy(policy: object) -> str:
-    """Return a policy as text that is equal in every process and has all that determines a plan."""
+    """Return a policy as a string: equal in every process, with all that determines a plan."""
     if not is_dataclass(policy):
         return type(policy).__qualname__
     parts = [
@@ -237,7 +237,7 @@ def describe_policy(policy: object) -> str:
 
 
 def _describe_value(value: Any) -> str:
-    """Return an option as text: what it holds, too, is equal in every process."""
+    """Return an option as a string that is equal in every process."""
     if isinstance(value, Mapping):
         items = [f"{name!r}: {_describe_value(item)}" for name, item in value.items()]
         return f"{{{', '.join(items)}}}"
@@ -289,15 +289,15 @@ class BlockPolicy(BasePolicy):
 
     @abstractmethod
     def _select_items(self, index: SequenceIndex) -> Items:
-        """Return what an epoch puts into batches."""
+        """Return the items that an epoch puts into batches."""
 
     @abstractmethod
     def _make_cutter(self) -> Cutter:
-        """Return how a block becomes batches."""
+        """Return the rule by which a block becomes batches."""
 
     @abstractmethod
     def _make_rule(self) -> Any:
-        """Return which items a sequence makes, with ``count_items`` and ``items_per_sequence``."""
+        """Return the rule by which sequences become items."""
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Make the epoch's plan."""
@@ -312,16 +312,16 @@ class BlockPolicy(BasePolicy):
         return count_block_batches(self._select_items(index), self._make_cutter(), shuffle)
 
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return how many sequences, or pieces of them, an epoch holds, and their timesteps."""
+        """Return the number of sequences, or pieces of them, of an epoch, and their timesteps."""
         return count_planned(self._select_items(index))
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
+        """Return the number of items of each sequence, int64 (n,); 0: it is left out."""
         counts: NDArray[np.int64] = self._make_rule().count_items(lengths)
         return counts
 
     def for_ranks(self, ranks: int) -> Self:
-        """Return the policy for steps of so many ranks; a ``balance_ranks`` of its own stays."""
+        """Return the policy balanced for a number of ranks; its own ``balance_ranks`` stays."""
         if getattr(self, "balance_ranks", ranks) is not None:
             return self
         policy: Any = self
@@ -351,8 +351,8 @@ class SequencePolicy(BlockPolicy):
         """Raise ConfigError if an option is invalid.
 
         Args:
-            counts: Names of the options that count something.
-            optional_counts: Names of those that may be None, but for the common ones.
+            counts: Names of options that are counts.
+            optional_counts: Names of further counts that may be None.
         """
         options: Any = self
         check_counts(self._name, self, *counts)
@@ -372,7 +372,7 @@ class SequencePolicy(BlockPolicy):
         return WholeSequences(most, options.too_long, options.empty, options.keep)
 
     def _find_cost(self) -> Cost | None:
-        """Return what a row costs; None: its length."""
+        """Return the cost function of rows; None: a row costs its length."""
         return None
 
     def _select_items(self, index: SequenceIndex) -> Items:

@@ -61,7 +61,7 @@ class DrawRates:
 
     @cached_property
     def support(self) -> NDArray[np.int64]:
-        """Numbers of the sequences that can be drawn, int64 (m,), rising."""
+        """Indices of the sequences that can be drawn, increasing, int64 (m,)."""
         return np.flatnonzero(self.fixed)
 
     @cached_property
@@ -76,7 +76,7 @@ class DrawRates:
     def importance(self) -> NDArray[np.float32]:
         """Return the importance weight 1 / (N p) of each of the N that can be drawn, float32 (n,).
 
-        It is 0 for the others. The mean of an epoch's draws is 1, up to what is drawn by chance.
+        It is 0 for the others. The expected mean over the draws of an epoch is 1.
         """
         weights = np.zeros(len(self.fixed), dtype=np.float32)
         support = self.support
@@ -84,7 +84,7 @@ class DrawRates:
         return weights
 
     def count(self, draw: Draw) -> NDArray[np.int64]:
-        """Return how often each sequence is drawn in an epoch, int64 (n,).
+        """Return the number of draws of each sequence in an epoch, int64 (n,).
 
         The sample goes along a random order within blocks of neighbours, one block after another.
         """
@@ -100,13 +100,13 @@ class DrawRates:
         return counts
 
     def draw_numbers(self, draw: Draw) -> NDArray[Any]:
-        """Return the numbers of the sequences of an epoch, rising, each as often as it is drawn."""
+        """Return the sequences of an epoch, increasing, each repeated as often as it is drawn."""
         dtype = np.uint32 if len(self.fixed) < 1 << 32 else np.int64
         return np.repeat(np.arange(len(self.fixed), dtype=dtype), self.count(draw))
 
 
 def _distribute(fixed: NDArray[np.int64], missing: int) -> None:
-    """Add what rounding has left over to rates that are not near an integer."""
+    """Add the rounding error of the sum to rates that are not near an integer."""
     if not missing:
         return
     fractions = fixed & (_ONE - 1)
@@ -123,8 +123,8 @@ class DrawnSequences:
     """The sequences of one epoch.
 
     Attributes:
-        numbers: Integers (draws,), rising: those of the data, each as often as it was drawn.
-        index: Their lengths, by position.
+        numbers: Integers (draws,), increasing: sequences of the data, repeated for each draw.
+        index: Lengths of these sequences, by position.
     """
 
     numbers: NDArray[Any]
@@ -133,13 +133,13 @@ class DrawnSequences:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RenumberedTable(BatchTable):
-    """The batches that a policy made of drawn sequences, with their numbers in the data.
+    """The batches that a policy made of drawn sequences, with their indices in the data.
 
     Attributes:
-        table: Its batches, by position in what was drawn.
-        drawn: What was drawn.
+        table: The batches, by position among the drawn sequences.
+        drawn: The drawn sequences.
         weights: float32 (n,), the weight of a row by its sequence; None: all are 1.
-        epoch: What stands for the epoch in random numbers, if it is another than the plan's.
+        epoch: Key of the random numbers in place of the epoch; None: the epoch of the plan.
     """
 
     table: BatchTable
@@ -174,7 +174,7 @@ class RenumberedTable(BatchTable):
         return replace(part, spans=self._renumber(part.spans), _cumulative_totals={})
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:
-        """Return what tells the draws of a sequence apart."""
+        """Return the drawn sequences, and the batch as positions among them."""
         return DrawnBatch(self.drawn.index, self.table.batch(number).spans, self.epoch)
 
     def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:

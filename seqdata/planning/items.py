@@ -1,4 +1,4 @@
-"""Items: what a policy puts into batches, numbered without gaps and without a list of them.
+"""Items that a policy puts into batches, numbered without gaps and without a list of them.
 
 An item is a sequence, or a piece of one that is split or truncated because it is too long. Items
 are found by prefix sums over chunks of the sequences, so virtual ones (10^9 of them) cost no
@@ -31,7 +31,7 @@ class ItemRule(Protocol):
 
     @property
     def run_items(self) -> int:
-        """Most neighbours that are planned together; 1: reading them together saves nothing."""
+        """Maximum number of neighbours that are planned together; 1: that saves no reads."""
         ...
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -53,9 +53,9 @@ class ItemPieces(NamedTuple):
     """Items by sequence.
 
     Attributes:
-        lengths: int64 (n,), of the sequences.
-        piece_numbers: int64 (n,), which piece of its sequence each is.
-        drawn_for: Returns what randomness of each is keyed by, as ``SequenceIndex.drawn_for`` does.
+        lengths: int64 (n,), lengths of the sequences.
+        piece_numbers: int64 (n,), index of each piece in its sequence.
+        drawn_for: Returns the keys of random numbers, as ``SequenceIndex.drawn_for`` does.
     """
 
     lengths: NDArray[np.int64]
@@ -68,11 +68,11 @@ class WholeSequences:
     """Every sequence as one item, except for empty and too long ones.
 
     Args:
-        max_length: Most timesteps of an item; None: no limit.
-        too_long: ``error``, ``split`` into spans of at most ``max_length``, ``truncate`` or
-            ``drop``.
-        empty: What happens to sequences of length 0: ``drop`` or ``error``.
-        keep: Which timesteps of a truncated sequence remain: the ``first`` or the ``last``.
+        max_length: Maximum number of timesteps of an item; None: no limit.
+        too_long: Treatment of longer sequences: ``error``, ``split`` into spans of at most
+            ``max_length``, ``truncate`` or ``drop``.
+        empty: Treatment of sequences of length 0: ``drop`` or ``error``.
+        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an option has another value.
@@ -154,12 +154,15 @@ class Items:
     """The items of an index under a rule.
 
     Attributes:
-        offsets: int64 (chunks+1,), number of the first item of each ``SCAN_CHUNK`` sequences.
+        index: The lengths.
+        axis: The axis that is planned on.
+        rule: Rule by which sequences become items.
+        offsets: int64 (chunks+1,), index of the first item of each ``SCAN_CHUNK`` sequences.
         peaks: int64 (chunks,), timesteps of the longest item of each chunk.
-        bin_offsets: int64 (bins+1,), number of the first item of each ``_BIN`` sequences; None:
+        bin_offsets: int64 (bins+1,), index of the first item of each ``_BIN`` sequences; None:
             each sequence is one item.
-        are_whole: Whether each is the whole of its sequence.
-        cost: What a row costs; None if that is its length along the planned axis.
+        are_whole: Whether each item is a whole sequence.
+        cost: Cost function of rows; None: a row costs its length along the planned axis.
     """
 
     index: SequenceIndex
@@ -178,7 +181,7 @@ class Items:
         """Return the spans of some items, int64 (n, 3): sequence, start, stop.
 
         Args:
-            numbers: int64 (n,), numbers of items, rising.
+            numbers: int64 (n,), indices of items, increasing.
             draw: Randomness of the epoch, for items of a random rule.
         """
         if self.bin_offsets is None:
@@ -209,24 +212,24 @@ class Items:
         return self.index.lengths_of[self.axis] if is_stored else None
 
     def find_longest(self) -> int:
-        """Return the number of an item with the most timesteps, the first of them."""
+        """Return the index of the first item with the most timesteps."""
         chunk = int(np.argmax(self.peaks))
         first, stop = int(self.offsets[chunk]), int(self.offsets[chunk + 1])
         spans = self.spans(first, stop)
         return first + int(np.argmax(spans[:, 2] - spans[:, 1]))
 
     def find_copies(self, spans: NDArray[np.int64]) -> Copies | None:
-        """Return which of these items are of one sequence; None if no sequence occurs repeatedly.
+        """Return the items that are of one sequence; None if no sequence occurs repeatedly.
 
         Args:
-            spans: int64 (n, 3), of the items.
+            spans: int64 (n, 3), spans of the items.
         """
         return self.index.find_copies(spans[:, 0]) if self.index.has_copies else None
 
     def spans(self, first: int, stop: int, draw: Draw | None = None) -> NDArray[np.int64]:
         """Return the spans of items ``first:stop``, int64 (n, 3): sequence, start, stop.
 
-        Items of a random rule are those of ``draw``.
+        Random positions are taken from ``draw``.
         """
         stop = min(stop, len(self))
         chunk = int(np.searchsorted(self.offsets, first, side="right")) - 1
@@ -296,10 +299,10 @@ class Items:
 
 
 def _check_sizes(costs: Any, count: int) -> NDArray[np.int64]:
-    """Return what a function says that rows cost, int64 (n,); unsigned ones cannot be negated.
+    """Return the costs of rows as int64 (n,), since unsigned integers cannot be negated.
 
     Raises:
-        ConfigError: If it is not an integer for each of ``count`` rows.
+        ConfigError: If they are not an integer for each of ``count`` rows.
     """
     try:
         sizes = np.asarray(costs)
@@ -313,7 +316,7 @@ def _check_sizes(costs: Any, count: int) -> NDArray[np.int64]:
         found = f"{most}"
     raise ConfigError(
         must_be(
-            "policy: what `cost` returns",
+            "policy: the result of `cost`",
             f"int64 ({count},), an integer for each row",
             found,
             "Return an array of integers, as long as those it is given",
@@ -335,13 +338,13 @@ def select_items(
     Args:
         index: The lengths.
         axis: The axis that is planned on.
-        rule: What happens to the empty and the too long.
+        rule: Treatment of empty and too long sequences.
         policy: Name of the policy, for messages.
         limit: Name of the option that limits the length, for messages.
-        cost: What a row costs; None: its length along the axis.
+        cost: Cost function of rows; None: a row costs its length along the axis.
 
     Raises:
-        PlanError: If a sequence is too long or empty and the rule says ``error``; they are named.
+        PlanError: If a sequence is too long or empty and the rule is ``error``; it names them.
     """
     max_length = rule.max_length
     if rule.too_long == "error" and max_length is not None:
@@ -402,7 +405,7 @@ def _sum_timesteps(items: Items) -> int:
 
 
 def _is_unchanged(rule: ItemRule, lengths: NDArray[Any]) -> bool:
-    """Return whether each of these sequences is one whole item, as far as a fast check shows."""
+    """Return whether a fast check shows that each sequence is one whole item."""
     if not isinstance(rule, WholeSequences) or int(lengths.min()) == 0:
         return False
     return rule.max_length is None or int(lengths.max()) <= rule.max_length
@@ -429,18 +432,17 @@ def _refuse_too_long(
             f"{index.names(too_long)}"
         )
     raise PlanError(
-        f"{where}: {description}; raise it, set `too_long`='split', or filter the index"
+        f"{where}: {description}. Raise it, set `too_long`='split', or filter the index."
     )
 
 
 def _refuse_empty(index: SequenceIndex, axis: str, where: str) -> None:
     empty = find_sequences(index, axis, ("empty",), lambda lengths: lengths == 0)
     if len(empty):
-        noun = "sequence" if len(empty) == 1 else f"{len(empty)} sequences:"
+        found = "but one has" if len(empty) == 1 else f"but {len(empty)} have"
         raise PlanError(
-            f"{where}: {noun} {index.names(empty)} of length 0, but must have at least 1 "
-            "timestep. Set "
-            "`empty`='drop', or filter the index."
+            f"{where}: sequences must have at least 1 timestep, {found} none: "
+            f"{index.names(empty)}. Set `empty`='drop', or filter the index."
         )
 
 
@@ -450,7 +452,7 @@ def find_sequences(
     key: object,
     predicate: Callable[[NDArray[Any]], NDArray[np.bool_]],
 ) -> NDArray[np.int64]:
-    """Return the numbers of the sequences whose lengths match, int64; cached under ``key``."""
+    """Return the indices of the sequences whose lengths match, int64; cached under ``key``."""
 
     def scan() -> NDArray[np.int64]:
         matches = [

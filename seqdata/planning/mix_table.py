@@ -1,7 +1,7 @@
-"""The batches of a mixture: those of its parts' own plans, in the order of the parts.
+"""The batches of a mixture: the batches of its parts' own plans, in the order of the parts.
 
-Nothing is made before it is asked for: a part's plan when its first batch comes, and the order of
-parts for some events at a time.
+Everything is made on demand: the plan of a part with its first batch, and the order of parts for
+some events at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from seqdata.planning.policy import has_draws, has_importance
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, count_repeats, make_report
 
-_RUN_BATCHES = 64  # that are described at once
-_ORDER_EVENTS = 1 << 10  # of the order, found at once
+_RUN_BATCHES = 64  # batches that are described at once
+_ORDER_EVENTS = 1 << 10  # events whose order is computed at once
 _CACHED_ORDERS = 4
 _CACHED_EPOCHS = 2  # plans of a part: a reader may be in the next epoch already
 
@@ -40,14 +40,14 @@ class PartRun:
 
     Attributes:
         name: Name of the part.
-        first: Number of its first sequence in the mixture.
-        index: Its lengths.
-        policy: That batches it.
+        first: Index of its first sequence in the mixture.
+        index: Lengths of the part.
+        policy: Policy that makes its batches.
         seed: Seed of its plans.
         num_batches: Number of batches of each of its epochs.
         lookahead: Timesteps that its plans read past their spans.
-        rule: Name of the policy that takes the parts together, for messages.
-        group: Consecutive batches of its plans that have like lengths.
+        rule: Name of the policy that combines the parts, for messages.
+        group: Number of consecutive batches of its plans with similar lengths.
     """
 
     name: str
@@ -65,7 +65,7 @@ class PartRun:
         """Return the plan of one of the part's own epochs; the last ones are kept.
 
         Raises:
-            PlanError: If its batches are not as many as its policy said, or have lanes.
+            PlanError: If the number of batches is not that of the policy, or batches have lanes.
         """
         plan = self._plans.get(epoch)
         if plan is None:
@@ -78,7 +78,7 @@ class PartRun:
         return plan
 
     def locate(self, own: int) -> tuple[int, int]:
-        """Return the epoch of a batch of the endless run, and its number in that plan.
+        """Return the epoch of a batch of the endless run, and its index in that plan.
 
         Groups of like batches begin at multiples of their size, in every epoch: the batches before
         the first one are taken from the end of the epoch's plan.
@@ -87,7 +87,7 @@ class PartRun:
         return epoch, (number + epoch * self.num_batches % -self.group) % self.num_batches
 
     def count_left(self, epoch: int, number: int) -> int:
-        """Return how many batches of an epoch are left in the run, from one of its plan on."""
+        """Return the number of batches of an epoch that the run has from one of its plan on."""
         batches = self.num_batches
         return batches - (number - epoch * batches % -self.group) % batches
 
@@ -114,11 +114,11 @@ class MixTable(PiecewiseTable):
     Attributes:
         parts: The run of each part.
         order: The order of the parts; an event is ``group`` batches of a part.
-        group: Batches of one part that come one after another.
-        first: Batches of the mixture before this epoch: parts continue where they were.
-        count: Batches of this epoch.
-        bases: Batches of each part before the order begins; None: none.
-        origin: Where the parts began with the mixture; None: with their first epochs.
+        group: Number of consecutive batches of one part.
+        first: Number of batches of the mixture before this epoch.
+        count: Number of batches of this epoch.
+        bases: Number of batches of each part before the order begins; None: 0.
+        origin: Positions of the parts where the mixture began; None: their first epochs.
     """
 
     parts: Sequence[PartRun]
@@ -142,12 +142,12 @@ class MixTable(PiecewiseTable):
         return min(number - number % _RUN_BATCHES + _RUN_BATCHES, self.count)
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel]:
-        """Return the part and its own epoch that each of these batches is from."""
+        """Return the part of each of these batches, and the part's own epoch."""
         located = map(self._find, numbers)
         return [PartLabel(self.parts[part].name, epoch) for part, epoch, _ in located]
 
     def locate_parts(self, number: int) -> dict[str, PartPosition]:
-        """Return where each part is in its own epochs before a batch; ``count``: at the end."""
+        """Return each part's position in its own epochs before a batch; ``count``: at the end."""
         counts = self.order.count_batches(self.first + number, self.group, len(self.parts))
         bases = self.bases or [0] * len(self.parts)
         begins = self.origin.values if self.origin else [PartPosition(0, 0)] * len(self.parts)
@@ -172,7 +172,7 @@ class MixTable(PiecewiseTable):
                 yield self.parts[~side]
 
     def _find(self, number: int) -> tuple[int, int, int]:
-        """Return the part of a batch, the part's own epoch, and the batch's number there."""
+        """Return the part of a batch, the part's own epoch, and the index of the batch there."""
         event, within = divmod(self.first + number, self.group)
         block, position = divmod(event, _ORDER_EVENTS)
         parts, numbers = self._find_order(block)
@@ -203,7 +203,7 @@ class MixTable(PiecewiseTable):
             first += end - position
 
     def _find_order(self, block: int) -> tuple[list[int], list[int]]:
-        """Return the parts of a block of events, and the number of each one's first batch."""
+        """Return the parts of a block of events, and the index of the first batch of each event."""
         found = self._orders.get(block)
         if found is None:
             parts, numbers = self.order.locate_run(block * _ORDER_EVENTS, _ORDER_EVENTS)
@@ -220,12 +220,12 @@ class MixTable(PiecewiseTable):
 def number_crops(
     runs: Sequence[PartRun], spans: NDArray[np.int64], epoch: int
 ) -> NDArray[np.int64]:
-    """Return which of its sequence's windows each span of the mixture is, int64 (n,).
+    """Return the index of each span of a mixture among its sequence's windows, int64 (n,).
 
     Args:
         runs: The run of each part.
         spans: int64 (n, 3): sequence, start, stop.
-        epoch: Epoch of the part: its own.
+        epoch: The part's own epoch.
     """
     numbers = np.zeros(len(spans), dtype=np.int64)
     for run in runs:
@@ -239,7 +239,7 @@ def number_crops(
 
 
 def find_lookahead(drawn: list[PartRun]) -> int:
-    """Return how far all parts read past their spans.
+    """Return the number of timesteps that all parts read past their spans.
 
     Raises:
         ConfigError: If they differ.
@@ -254,7 +254,7 @@ def find_lookahead(drawn: list[PartRun]) -> int:
 
 
 def make_mix_report(table: BatchTable, drawn: list[PartRun]) -> PlanReport:
-    """Return the report of an epoch, with what the parts' policies leave out, split or truncate."""
+    """Return the report of an epoch, with the sequences that parts leave out, split or truncate."""
     reports = [(run.first, run.plan(0).report) for run in drawn]
     return replace(
         make_report(table),

@@ -1,13 +1,13 @@
-"""Rows of several parts in one batch: how often each sequence of a part comes.
+"""Rows of several parts in one batch: the draws of each sequence of a part.
 
 In epochs a part of n sequences has m rows: each of its sequences ``m // n`` times, and ``m % n`` of
 them once more. These are a *systematic* sample along the order of length, so lengths are those of
 the part, and the sample moves on by one with each epoch: over n epochs each sequence has been in
 exactly as many samples as any other.
 
-In segments each part has an endless run of passes over its sequences, none again before all others
-have come. Neighbours in a pass lie evenly apart along the order of length, so that the rows of any
-segment have the lengths of their part. Reads: lengths, weights. Makes: plans, and labels of rows.
+In segments each part has an endless run of passes over its sequences; none comes again before all
+others have come. Neighbours in a pass are evenly spaced along the order of length, so that the rows
+of any segment have the lengths of their part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import BatchTable, PartLabel
 from seqdata.planning.build import order_longest_first
 from seqdata.planning.draws import DrawnSequences, RenumberedTable
-from seqdata.planning.part_order import WEIGHT_UNITS, find_piece, scale_weights
+from seqdata.planning.part_order import WEIGHT_TOTAL, find_piece, scale_weights
 from seqdata.planning.parts import derive_part_seed
 from seqdata.planning.policy import find_planned, has_draws
 from seqdata.planning.randomness import Draw, Purpose
@@ -36,12 +36,12 @@ from seqdata.planning.segments import Segment, WeightChange, derive_segment_epoc
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, count_repeats, make_report
 
-_SECTIONS = (0.6180, 0.3820, 0.7236, 0.2764)  # of a part, by the golden ratio: steps of a pass
-_SEARCHED = 16  # steps on both sides of it
+_SECTIONS = (0.6180, 0.3820, 0.7236, 0.2764)  # steps of a pass as fractions, by the golden ratio
+_SEARCHED = 16  # steps that are tried on both sides
 
 
 def check_rows_policy(policy: Policy) -> None:
-    """Raise ConfigError if a policy draws, which is to make batches of rows that are drawn."""
+    """Raise ConfigError if the policy that makes batches of drawn rows draws rows itself."""
     if has_draws(policy):
         name = type(policy).__name__
         raise ConfigError(
@@ -57,9 +57,9 @@ class PartRows:
 
     Attributes:
         name: Name of the part.
-        first: Number of its first sequence in the mixture.
-        ranked: int64 (n,), numbers of its sequences that can be drawn, longest first.
-        rows: Rows of the part in every epoch.
+        first: Index of its first sequence in the mixture.
+        ranked: int64 (n,), its sequences that can be drawn, longest first.
+        rows: Number of rows of the part in every epoch.
     """
 
     name: str
@@ -68,10 +68,10 @@ class PartRows:
     rows: int
 
     def draw(self, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return what an epoch holds of the part.
+        """Return the rows of the part in an epoch.
 
         Returns:
-            Number of the sequence of each row, and how often it was drawn before, int64 (rows,).
+            Sequence of each row, and the number of its earlier draws, int64 (rows,) each.
         """
         count = len(self.ranked)
         if not count:
@@ -92,20 +92,20 @@ def make_part_rows(
     policy: Policy,
     weights: Sequence[Fraction],
 ) -> list[PartRows]:
-    """Return the rows of each part: as many in all as there are sequences.
+    """Return the rows of each part; their total is the number of sequences.
 
     Args:
         parts: Name -> lengths.
-        policy: That makes batches of them.
-        weights: How often rows of each part come, not all 0.
+        policy: Policy that makes batches of the rows.
+        weights: Relative number of rows of each part, not all 0.
     """
     ranked = [
         _rank(index, policy, bool(weight))
         for index, weight in zip(parts.values(), weights, strict=True)
     ]
     total = sum(map(len, ranked))
-    units = scale_weights(weights)
-    edges = [edge * total // WEIGHT_UNITS for edge in accumulate(units, initial=0)]
+    scaled = scale_weights(weights)
+    edges = [edge * total // WEIGHT_TOTAL for edge in accumulate(scaled, initial=0)]
     starts = accumulate(map(len, parts.values()), initial=0)
     return [
         PartRows(name, first, own, stop - begin)
@@ -116,7 +116,7 @@ def make_part_rows(
 
 
 def _rank(index: SequenceIndex, policy: Policy, is_drawn: bool) -> NDArray[np.int64]:
-    """Return the numbers of the sequences that a policy plans, longest first."""
+    """Return the indices of the sequences that a policy plans, longest first."""
     if not is_drawn:
         return np.empty(0, dtype=np.int64)
 
@@ -133,14 +133,14 @@ class MixedRowsTable(RenumberedTable):
 
     Attributes:
         parts: The rows of each part.
-        passes: int64 (rows of the epoch,), how often each one's sequence was drawn before.
+        passes: int64 (rows of the epoch,), number of earlier draws of each row's sequence.
     """
 
     parts: Sequence[PartRows]
     passes: NDArray[np.int64]
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel]:
-        """Return the part of each row of these batches, and which pass over it the row is of.
+        """Return the part of each row of these batches, and the index of the pass over it.
 
         Raises:
             ConfigError: If rows hold several sequences, which may be of several parts.
@@ -166,7 +166,7 @@ class MixedRowsTable(RenumberedTable):
 def draw_rows(
     parts: Sequence[PartRows], index: SequenceIndex, seed: int, epoch: int
 ) -> tuple[DrawnSequences, NDArray[np.int64]]:
-    """Return the rows of an epoch in the data's order, and how often each was drawn before."""
+    """Return the rows of an epoch in the data's order, and the number of earlier draws of each."""
     return _join_rows([part.draw(seed, epoch) for part in parts], index)
 
 
@@ -187,7 +187,7 @@ def make_rows_report(
     parts: Sequence[PartRows],
     index: SequenceIndex,
 ) -> PlanReport:
-    """Return the report of an epoch: of the parts that are drawn, what the policy leaves out."""
+    """Return the report of an epoch, with the sequences of drawn parts that are left out."""
     report, is_dropped = inner.report, np.zeros(len(index), dtype=np.bool_)
     counts = map(len, index.parts.values())
     for part, count in zip(parts, counts, strict=True):
@@ -210,10 +210,10 @@ class RowMixture:
 
     Attributes:
         parts: The rows of each part, in the order of the data.
-        policy: Makes batches of them.
+        policy: Policy that makes batches of the rows.
         index: The lengths of all parts.
-        rates: Name -> how often rows of each part come, in the order of the data.
-        declared: Name -> the weight that says so, in the order of the mixture.
+        rates: Name -> relative number of rows of the part, in the order of the data.
+        declared: Name -> declared weight of the part, in the order of the mixture.
         seed: Seed of the plan.
     """
 
@@ -247,23 +247,23 @@ class RowMixture:
         return self.policy.num_batches(drawn.index)
 
     def plan_segment(self, segment: Segment, changes: Sequence[WeightChange]) -> Plan:
-        """Return the plan of a segment; as many rows must make as many batches.
+        """Return the plan of a segment, for policies that make equal batches of equally many rows.
 
-        The rows of a run are dealt to the parts in the order of parts, a row for an event, so
-        weights may change where a segment begins. Each part has an endless run of its own.
+        The rows of a run are distributed over the parts in the order of parts, a row for an event,
+        so weights may change where a segment begins. Each part has an endless run of its own.
 
         Args:
             segment: The segment.
-            changes: Weights that were set up to it.
+            changes: Weights that were set up to the segment.
         """
         begin = self._count_before(segment, segment.epoch, segment.first)
         count = self._count_rows(segment)
-        by_rows = [
+        row_changes = [
             change._replace(epoch=0, first=self._count_before(segment, change.epoch, change.first))
             for change in changes
         ]
-        of_rows = Segment(0, begin, count, count, 0)
-        piece = find_piece(self.rates, self.declared, self.seed, 1, of_rows, by_rows)
+        row_segment = Segment(0, begin, count, count, 0)
+        piece = find_piece(self.rates, self.declared, self.seed, 1, row_segment, row_changes)
         firsts, stops = (
             piece.order.count_events(position - piece.begin, len(self.parts))
             for position in (begin, begin + count)
@@ -285,17 +285,17 @@ class RowMixture:
         )
 
     def _count_before(self, segment: Segment, epoch: int, first: int) -> int:
-        """Return the rows of the run before a segment."""
+        """Return the number of rows of the run before a segment."""
         return epoch * self._total + first // segment.length * self._find_most(segment.length)
 
     def _count_rows(self, segment: Segment) -> int:
-        """Return the rows of a segment; the last one of an epoch has those that are left."""
+        """Return the number of rows of a segment; the last of an epoch has the remaining rows."""
         if segment.first + segment.batches < segment.epoch_batches:
             return self._find_most(segment.batches)
         return self._total - segment.first // segment.length * self._find_most(segment.length)
 
     def _find_most(self, batches: int) -> int:
-        """Return the most rows that make so many batches."""
+        """Return the maximum number of rows that make a number of batches."""
         numbers = np.concatenate([part.first + part.ranked for part in self.parts])
 
         def count(rows: int) -> int:
@@ -318,7 +318,7 @@ def draw_run(
     """Return rows ``first:first + count`` of a part's endless run.
 
     Returns:
-        Number of the sequence of each row, and its pass: how often it came before, int64 (count,).
+        Sequence of each row, and the number of earlier passes over it, int64 (count,) each.
     """
     size = len(part.ranked)
     if not count:
@@ -333,10 +333,10 @@ def draw_run(
 
 
 def _find_steps(size: int) -> list[int]:
-    """Return steps that go through all of so many: neighbours of a pass lie evenly apart.
+    """Return steps that visit all of ``size`` ranks, with neighbours of a pass evenly spaced.
 
-    However many neighbours are taken, the gaps between them differ little where the quotients of
-    the step's continued fraction are small (the three-gap theorem).
+    The gaps between any number of neighbours differ little if the quotients of the step's continued
+    fraction are small (the three-gap theorem).
     """
     return [
         min(

@@ -1,16 +1,17 @@
-"""The endless order of a mixture's parts: event k -> (part, number of that part's event).
+"""The endless order of a mixture's parts: event k -> (part, index of that part's event).
 
 Parts are the leaves of a tree of pairs, the lightest paired first (Huffman, 1952). At each pair the
-events are dealt evenly to both sides by integers: of the first k, ``(k * left + phase) // total``
-go to the left. So an event is found in O(log(1 / weight)) without a table, and no part is ever 3
-events off its share, however many parts there are and however small their weights: a side is at
-most 3/4 of an event off what its pair has, and a side that is a pair itself has at most 2/3 of its
-pair's weight, so what it passes on to its parts shrinks from pair to pair. (Events at the times
-``(i + phase) / weight``, merged, are up to 11 off if many light parts stand next to a heavy one.)
+events are distributed evenly over both sides by integers: of the first k, ``(k * left + phase) //
+total`` go to the left. So an event is found in O(log(1 / weight)) without a table, and no part is
+ever 3 events off its fraction, however many parts there are and however small their weights: a side
+is at most 3/4 of an event off what its pair has, and a side that is a pair itself has at most 2/3
+of its pair's weight, so what it passes on to its parts shrinks from pair to pair. (Events at the
+times ``(i + phase) / weight``, merged, are up to 11 off if many light parts stand next to a heavy
+one.)
 
 When weights change, pairs are made again, for the same reason; each side begins with what its parts
-were ahead or behind of their shares so far, and gets as many events less or more at first. A part
-continues in its own epochs, so shares hold over changes.
+were ahead or behind of their fractions so far, and gets as many events less or more at first. A
+part continues in its own epochs, so fractions hold over changes.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from seqdata.planning.part_positions import PartPositions
 from seqdata.planning.randomness import Draw, Purpose
 from seqdata.planning.segments import Segment, WeightChange
 
-WEIGHT_UNITS = 1 << 40
+WEIGHT_TOTAL = 1 << 40
 """Sum of the weights of all parts, as integers."""
 
 _DIGITS = 40  # of n^(1/T): the same on every machine
 
 
 class PartPair(NamedTuple):
-    """A pair of sides, each a pair (its number) or a part (``~part``).
+    """A pair of sides, each a pair (its index) or a part (``~part``).
 
     Attributes:
         total: Weight of both sides.
         weight: Weight of the left side.
-        phase: Where in a period the left side begins, in ``[0, total)``; below, it is ahead of its
-            share and waits, and from ``total`` on it is behind, and comes first.
+        phase: Start of the left side in a period, in ``[0, total)``; below 0 it is ahead of its
+            fraction and waits, and from ``total`` on it is behind, and comes first.
         left: The left side.
         right: The right side.
     """
@@ -58,7 +59,7 @@ class PartPair(NamedTuple):
     right: int
 
     def count_left(self, events: int) -> int:
-        """Return how many of the pair's first events are those of the left side."""
+        """Return the number of the left side's events among the first events of the pair."""
         return min(max((events * self.weight + self.phase) // self.total, 0), events)
 
 
@@ -75,7 +76,7 @@ class PartOrder:
     root: int
 
     def locate(self, event: int) -> tuple[int, int]:
-        """Return the part of an event, and how many earlier events are that part's."""
+        """Return the part of an event, and the number of earlier events of that part."""
         side = self.root
         while side >= 0:
             pair = self.pairs[side]
@@ -87,7 +88,7 @@ class PartOrder:
         return ~side, event
 
     def locate_run(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the same of events ``first:first + count``: parts and numbers, int64 (count,)."""
+        """Return what ``locate`` returns for ``count`` events, int64 (count,) each."""
         parts = np.empty(count, dtype=np.int64)
         numbers = np.empty(count, dtype=np.int64)
         waiting = [(self.root, first, np.arange(count))]
@@ -100,10 +101,10 @@ class PartOrder:
             total, weight, phase, left, right = self.pairs[side]
             whole, remainder = divmod(start * weight + phase, total)
             steps = np.arange(len(positions) + 1)
-            dealt = whole + (remainder + weight * steps) // total
-            dealt = np.minimum(np.maximum(dealt, 0), start + steps)
-            before = int(dealt[0])
-            is_left = dealt[1:] > dealt[:-1]
+            counts = whole + (remainder + weight * steps) // total  # of the left side
+            counts = np.minimum(np.maximum(counts, 0), start + steps)
+            before = int(counts[0])
+            is_left = counts[1:] > counts[:-1]
             for child, begin, chosen in (
                 (left, before, positions[is_left]),
                 (right, start - before, positions[~is_left]),
@@ -113,7 +114,7 @@ class PartOrder:
         return parts, numbers
 
     def count_events(self, events: int, count: int) -> list[int]:
-        """Return how many of the first events are those of each of ``count`` parts."""
+        """Return the number of events of each of ``count`` parts among the first events."""
         counts = [0] * count
         waiting = [(self.root, events)]
         while waiting:
@@ -129,11 +130,11 @@ class PartOrder:
         return counts
 
     def count_batches(self, batches: int, group: int, count: int) -> list[int]:
-        """Return how many of the first batches are those of each of ``count`` parts.
+        """Return the number of batches of each of ``count`` parts among the first batches.
 
         Args:
-            batches: How many come first; the last event may be cut off.
-            group: Batches of an event.
+            batches: Number of first batches; the last event may be cut off.
+            group: Number of batches of an event.
             count: Number of parts.
         """
         events, rest = divmod(batches, group)
@@ -150,10 +151,10 @@ def make_part_order(
 
     Args:
         weights: Weights of the parts, at least 0 and not all 0; parts of weight 0 never come.
-        seed: Where each pair's sides begin is drawn from it, once for all epochs.
-        ahead: Batches that each part has had so far beyond its share, in units of 1 /
-            ``WEIGHT_UNITS``; None: none has.
-        group: Batches of an event.
+        seed: Seed of the phases of pairs, which are drawn once for all epochs.
+        ahead: Batches that each part has had so far beyond its fraction, multiplied by
+            ``WEIGHT_TOTAL``; None: 0.
+        group: Number of batches of an event.
     """
     sides = [(weight, number, ~number) for number, weight in enumerate(weights) if weight]
     heapq.heapify(sides)
@@ -167,7 +168,7 @@ def make_part_order(
         phase = total // 4 + words[len(pairs)] % max(1, total // 2)  # neither side is ever 1 off
         if ahead is not None:
             own, both = excess[left], excess[left] + excess[right]
-            phase -= (own * total - both * weight) // (group * WEIGHT_UNITS)
+            phase -= (own * total - both * weight) // (group * WEIGHT_TOTAL)
             excess[len(pairs)] = both
         heapq.heappush(sides, (total, len(weights) + len(pairs), len(pairs)))
         pairs.append(PartPair(total, weight, phase, left, right))
@@ -175,21 +176,21 @@ def make_part_order(
 
 
 def scale_weights(weights: Sequence[Fraction]) -> list[int]:
-    """Return weights as integers that add up to ``WEIGHT_UNITS``; above 0 they are at least 1.
+    """Return weights as integers with the sum ``WEIGHT_TOTAL``; above 0 they are at least 1.
 
     Args:
-        weights: At least 0, not all 0.
+        weights: Weights of at least 0, not all 0.
     """
     total = sum(weights)
-    exact = [weight * WEIGHT_UNITS / total for weight in weights]
-    units = [max(int(units), units > 0) for units in exact]
-    by_remainder = sorted(range(len(units)), key=lambda number: units[number] - exact[number])
-    missing = WEIGHT_UNITS - sum(units)  # fewer than there are parts
-    for number in by_remainder[:missing] if missing > 0 else ():
-        units[number] += 1
+    exact = [weight * WEIGHT_TOTAL / total for weight in weights]
+    scaled = [max(int(weight), weight > 0) for weight in exact]
+    by_remainder = sorted(range(len(scaled)), key=lambda part: scaled[part] - exact[part])
+    missing = WEIGHT_TOTAL - sum(scaled)  # fewer than there are parts
+    for part in by_remainder[:missing] if missing > 0 else ():
+        scaled[part] += 1
     if missing < 0:  # parts that were raised to 1
-        units[max(range(len(units)), key=units.__getitem__)] += missing
-    return units
+        scaled[max(range(len(scaled)), key=scaled.__getitem__)] += missing
+    return scaled
 
 
 def compute_root(count: int, temperature: float) -> Fraction:
@@ -207,14 +208,14 @@ class PartWeights:
     """Weights of parts, relative to the largest, in 16 bits each.
 
     Attributes:
-        values: float, in the order of the parts.
+        values: Weights in the order of the parts.
     """
 
     values: tuple[float, ...]
 
     @property
     def digest(self) -> str:
-        """All values as text: 3 characters each."""
+        """All values as a string of 3 characters each."""
         return base64.b64encode(np.array(self.values, dtype=_DTYPE).tobytes()).decode()
 
     @classmethod
@@ -222,7 +223,7 @@ class PartWeights:
         """Return the weights of a ``digest``.
 
         Raises:
-            ConfigError: If it is damaged, or has not ``count`` values.
+            ConfigError: If it is damaged, or does not have ``count`` values.
         """
         try:
             values = np.frombuffer(base64.b64decode(text, validate=True), dtype=_DTYPE)
@@ -237,7 +238,7 @@ class PartWeights:
 
 
 def parse_part_weights(text: str, count: int) -> PartWeights | PartPositions:
-    """Return what a state has of a change: weights, or the positions of parts that replace others.
+    """Return a change that a state has: weights, or the positions of parts that replace others.
 
     Args:
         text: A ``digest``.
@@ -251,11 +252,11 @@ def parse_part_weights(text: str, count: int) -> PartWeights | PartPositions:
 
 
 def make_part_weights(declared: Mapping[str, float], weights: Any) -> PartWeights | PartPositions:
-    """Return weights of parts that were passed by name, or what a state has of a change.
+    """Return weights of parts that were passed by name, or a change that a state has.
 
     Args:
         declared: Name -> the weight that the mixture declares.
-        weights: Name -> weight; or the text of a state.
+        weights: Name -> weight; or the string of a state.
 
     Raises:
         ConfigError: If a part is missing or unknown, a weight is invalid, or is above 0 for a part
@@ -302,20 +303,20 @@ class OrderPiece:
     """A piece of a run within which the weights of parts do not change.
 
     Attributes:
-        begin: Its first batch in the run.
-        order: The order of parts, from there on.
-        bases: Batches of each part before it.
-        origin: Where the parts began with the mixture; None: with their first epochs.
-        units: The weights of the order, which add up to ``WEIGHT_UNITS``.
-        ahead: Batches that each part had had at ``begin`` beyond its share, in units of 1 /
-            ``WEIGHT_UNITS``.
+        begin: Index of its first batch in the run.
+        order: The order of parts from that batch on.
+        bases: Number of batches of each part before that batch.
+        origin: Positions of the parts where the mixture began; None: their first epochs.
+        weights: The weights of the order, with the sum ``WEIGHT_TOTAL``.
+        ahead: Batches that each part had had at ``begin`` beyond its fraction, multiplied by
+            ``WEIGHT_TOTAL``.
     """
 
     begin: int
     order: PartOrder
     bases: tuple[int, ...]
     origin: PartPositions | None = None
-    units: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
 
 
@@ -331,37 +332,37 @@ def find_piece(
     """Return the piece of a run that a segment lies in.
 
     Args:
-        rates: Name -> how often batches of each part come, in the order of the data.
-        declared: Name -> the weight that says so, in the order of the mixture.
+        rates: Name -> relative number of batches of the part, in the order of the data.
+        declared: Name -> declared weight of the part, in the order of the mixture.
         seed: Seed of the plan.
-        group: Batches of an event.
+        group: Number of batches of an event.
         segment: The segment.
-        changes: What was changed up to it: weights, and parts where they replaced others.
-        sizes: Batches of an own epoch of each part, in the order of the data.
+        changes: Changes up to the segment: of weights, and of parts that replaced others.
+        sizes: Number of batches of an own epoch of each part, in the order of the data.
     """
-    declared_units = tuple(scale_weights(list(rates.values())))
-    declared_order, zeros = make_part_order(declared_units, seed), (0,) * len(rates)
-    piece = OrderPiece(0, declared_order, zeros, None, declared_units, zeros)
+    declared_weights = tuple(scale_weights(list(rates.values())))
+    declared_order, zeros = make_part_order(declared_weights, seed), (0,) * len(rates)
+    piece = OrderPiece(0, declared_order, zeros, None, declared_weights, zeros)
     for epoch, first, weights in changes:
         begin = epoch * segment.epoch_batches + first
         if isinstance(weights, PartPositions):
             bases = weights.count_batches(sizes)
-            piece = OrderPiece(begin, declared_order, bases, weights, declared_units, zeros)
+            piece = OrderPiece(begin, declared_order, bases, weights, declared_weights, zeros)
             continue
         batches = begin - piece.begin
         counts = piece.order.count_batches(batches, group, len(rates))  # may cut off an event
         ahead = tuple(
-            before + own * WEIGHT_UNITS - batches * unit
-            for before, own, unit in zip(piece.ahead, counts, piece.units, strict=True)
+            before + own * WEIGHT_TOTAL - batches * weight
+            for before, own, weight in zip(piece.ahead, counts, piece.weights, strict=True)
         )
         values = dict(zip(declared, weights.values, strict=True))
-        units = scale_weights(
+        scaled = scale_weights(
             [
                 rate * Fraction(values[name]) / Fraction(declared[name]) if rate else rate
                 for name, rate in rates.items()
             ]
         )
-        order = make_part_order(units, seed, ahead, group)
+        order = make_part_order(scaled, seed, ahead, group)
         bases = tuple(base + own for base, own in zip(piece.bases, counts, strict=True))
-        piece = OrderPiece(begin, order, bases, piece.origin, tuple(units), ahead)
+        piece = OrderPiece(begin, order, bases, piece.origin, tuple(scaled), ahead)
     return piece

@@ -1,9 +1,9 @@
 """Positions of the parts of a mixture in their own epochs: in states, and where parts change.
 
-A part goes through its own epochs, whatever the others do. So what a run needs in order to
-continue with other parts is, for each part, its own epoch, the batches of it that are trained, and
-a digest of what its batches are made of: nothing of the data itself. Place in the flow: plans ->
-states, and states -> the first batch of each part in the next segment.
+A part goes through its own epochs, whatever the others do. To continue with other parts, a run
+needs for each part its own epoch, the number of its trained batches, and a digest of what its
+batches are made of: nothing of the data itself. Place in the flow: plans -> states, and states ->
+the first batch of each part in the next segment.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from seqdata.protocols import Policy
 _MARK = "@"
 _NUMBERS = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 _PART = re.compile(r"([^=;@]*)=([\w-]{6})@([0-9]{1,18})\.([0-9]{1,18})")
-_DIGEST_BYTES = 4  # which part has changed; whether one has is said by the digest of all data
+_DIGEST_BYTES = 4  # only to find the part that has changed: all data has a longer digest
 
 
 class PartPosition(NamedTuple):
     """Position of a part in its own epochs.
 
     Attributes:
-        epoch: Its own epoch.
-        batch: Batches of that epoch that are trained.
+        epoch: The part's own epoch.
+        batch: Number of batches of that epoch that are trained.
     """
 
     epoch: int
@@ -51,12 +51,12 @@ class PartPositions:
 
     @property
     def digest(self) -> str:
-        """All positions as text."""
+        """All positions as a string."""
         return _MARK + ",".join(f"{own.epoch}.{own.batch}" for own in self.values)
 
     @staticmethod
     def is_text(text: str) -> bool:
-        """Return whether a string is meant as a ``digest``."""
+        """Return whether a string is a ``digest`` of positions."""
         return text.startswith(_MARK)
 
     @classmethod
@@ -64,22 +64,22 @@ class PartPositions:
         """Return the positions of a ``digest``.
 
         Raises:
-            ConfigError: If it is damaged, or has not ``count`` positions.
+            ConfigError: If it is damaged, or does not have ``count`` positions.
         """
         found = [_NUMBERS.fullmatch(own) for own in text.removeprefix(_MARK).split(",")]
         values = [PartPosition(int(own[1]), int(own[2])) for own in found if own]
         if len(values) != len(found) or len(values) != count:
             raise ConfigError(
-                must_be("policy 'mix': saved positions", f"{count} of parts", f"{text!r:.60}")
+                must_be("policy 'mix': saved positions", f"those of {count} parts", f"{text!r:.60}")
                 + ". They are damaged."
             )
         return cls(tuple(values))
 
     def count_batches(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return how many batches of each part come before its position.
+        """Return the number of batches of each part before its position.
 
         Args:
-            sizes: Batches of an own epoch of each part.
+            sizes: Number of batches of an own epoch of each part.
         """
         pairs = zip(self.values, sizes, strict=True)
         return tuple(own.epoch * size + own.batch for own, size in pairs)
@@ -90,8 +90,8 @@ class SavedPart:
     """A part, as a state has it.
 
     Attributes:
-        digest: Digest of what its batches are made of.
-        position: Where it is.
+        digest: Digest of the inputs of its batches.
+        position: Position of the part.
     """
 
     digest: str
@@ -103,8 +103,8 @@ class SavedParts:
     """A mixture, as a state has it.
 
     Attributes:
-        epoch_batches: Batches of the epoch of the mixture.
-        parts: Name -> what it has of the part.
+        epoch_batches: Number of batches of the epoch of the mixture.
+        parts: Name -> the saved part.
     """
 
     epoch_batches: int
@@ -112,7 +112,7 @@ class SavedParts:
 
     @property
     def text(self) -> str:
-        """All of it, about 20 characters for each part."""
+        """The entry of a state, about 20 characters for each part."""
         parts = [
             f"{quote(name, safe=' ')}={part.digest}@{part.position.epoch}.{part.position.batch}"
             for name, part in self.parts.items()
@@ -145,9 +145,9 @@ class PartChanges(NamedTuple):
     """Differences between the parts of a mixture and those of a state.
 
     Attributes:
-        added: Names of the parts that the state does not have.
-        removed: Names of those that it has alone.
-        changed: Names of those with other data, or another policy.
+        added: Names of the parts that only the mixture has.
+        removed: Names of the parts that only the state has.
+        changed: Names of the parts with other data, or another policy.
     """
 
     added: list[str]
@@ -156,7 +156,7 @@ class PartChanges(NamedTuple):
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, SavedPart], digests: Mapping[str, str]) -> PartChanges:
-        """Return the changes from the parts of a state to those of now, name -> digest."""
+        """Return the changes from the parts of a state to the current ones, name -> digest."""
         both = [name for name in digests if name in saved]
         return cls(
             [name for name in digests if name not in saved],
@@ -181,7 +181,7 @@ class PartChanges(NamedTuple):
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return names of parts as text."""
+    """Return the quoted names of parts, joined by "and"."""
     return " and ".join(map(repr, names))
 
 
@@ -190,7 +190,7 @@ def _agree(names: Sequence[str], singular: str, plural: str) -> str:
 
 
 def digest_part(index: SequenceIndex, policy: Policy) -> str:
-    """Return a digest of what the batches of a part are made of: 6 characters."""
+    """Return a digest of the inputs of a part's batches (6 characters)."""
     text = f"{index.fingerprint};{describe_policy(policy)}"
     digest = hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")

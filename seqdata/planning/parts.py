@@ -1,4 +1,4 @@
-"""The parts of named data: what is drawn of one, which policies fit it, its seed and size."""
+"""The parts of named data: weight, policy, seed and size of each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Part:
     """The weight and the policy of one part of a mixture.
 
     Args:
-        weight: Its share, relative to the weights of the others; 0: nothing is drawn of it.
-        policy: How its batches are made; None: by the policy of the mixture.
+        weight: Weight of the part, relative to those of the others; 0: nothing is drawn of it.
+        policy: Policy that makes its batches; None: the policy of the mixture.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -72,8 +72,8 @@ def weigh_part(weight: Any, count: int, temperature: float | None) -> Fraction:
     """Return the weight of a part of ``count`` sequences.
 
     Args:
-        weight: As declared.
-        count: Its sequences.
+        weight: The declared weight.
+        count: Number of sequences of the part.
         temperature: Temperature of the mixture.
     """
     exact = Fraction(weight if isinstance(weight, int | Fraction) else repr(float(weight)))
@@ -81,18 +81,18 @@ def weigh_part(weight: Any, count: int, temperature: float | None) -> Fraction:
 
 
 def derive_part_seed(seed: int, name: str) -> int:
-    """Return the seed of a part: another for every name."""
+    """Return the seed of a part, which depends on its name."""
     block = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     return int(Draw(seed, 0).raw(Purpose.PARTS, 1, block)[0])
 
 
 def count_planned(policy: Policy, index: SequenceIndex, *, whole: bool = False) -> tuple[int, int]:
-    """Return the sequences and the scored timesteps of one epoch of a part.
+    """Return the number of sequences and of scored timesteps of one epoch of a part.
 
     Args:
         policy: Policy of the part.
-        index: Its lengths.
-        whole: Whether each sequence that is not left out counts once; else each piece of one
+        index: Lengths of the part.
+        whole: Whether each sequence that is not left out counts once; else each piece of a sequence
             counts, as often as an epoch has it.
     """
     pieces, timesteps = as_policy(policy).count_planned(index)
@@ -107,11 +107,11 @@ def number_part_crops(
     seed: int,
     epoch: int,
 ) -> NDArray[np.int64]:
-    """Return which of its sequence's windows each span of a part is, int64 (n,); 0: it has one.
+    """Return the index of each span of a part among its sequence's windows, int64 (n,).
 
     Args:
-        policy: Policy of the part, or one around that.
-        index: What it makes batches of: the part's lengths, or what was drawn of it.
+        policy: Policy of the part, or one around it.
+        index: Lengths of the part, or of the sequences that were drawn of it.
         spans: int64 (n, 3): sequence, start, stop.
         seed: Seed of the part.
         epoch: Epoch of the part.
@@ -124,13 +124,13 @@ def number_part_crops(
 
 
 def check_part_policy(rule: str, name: str, policy: Any, advice: str) -> None:
-    """Raise if the batches of a part cannot be taken together with those of others.
+    """Raise if the batches of a part cannot be combined with those of others.
 
     Args:
-        rule: Name of the policy that takes them together, for messages.
+        rule: Name of the policy that combines them, for messages.
         name: Name of the part.
-        policy: That is to batch it.
-        advice: What to do about epochs of unequal numbers of batches.
+        policy: Policy of the part.
+        advice: Advice if epochs have unequal numbers of batches.
 
     Raises:
         ConfigError: If it is not a policy, its batches have lanes, or their number varies.
@@ -159,11 +159,11 @@ def match_parts(
     """Return the index of each part, in the data's order.
 
     Args:
-        rule: Name of the policy that takes them together, for messages.
-        names: Names of the parts that it knows.
+        rule: Name of the policy that combines them, for messages.
+        names: Names of the parts of the policy.
         index: The lengths of the data.
-        needed: What the policy must have for each part of the data.
-        advice: What to do about a part of the data without it.
+        needed: Entry that the policy must have for each part of the data.
+        advice: Advice if a part of the data has no such entry.
 
     Raises:
         ConfigError: If the data has no names, or others than the policy.

@@ -1,8 +1,8 @@
-"""The batches of an epoch that are those of several plans, one piece after another.
+"""The batches of an epoch that is made of pieces of several plans.
 
-Which piece a batch is in follows from its index. What is asked of a batch is asked of the plan that
-it is from. A mixture has pieces of the epochs of its parts, a run in stages pieces of passes over
-the data, a run in segments the rounds of a segment. Reads: plans. Makes: a table.
+The piece of a batch follows from its index, and all questions about a batch are answered by its
+plan. A mixture has pieces of the epochs of its parts, a run in stages pieces of passes over the
+data, a run in segments the rounds of a segment.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Piece(NamedTuple):
         plan: The plan.
         start: Batch of the table at which the plan begins, which may lie before the table.
         stop: One past the last batch of the piece in the table.
-        first_sequence: Index that the plan's first sequence has in the table.
-        part: Name of the part of a mixture that the plan is of, if it draws sequences.
+        first_sequence: Index of the plan's first sequence in the table.
+        part: Name of the plan's part of a mixture, for draws of sequences.
     """
 
     plan: Plan
@@ -58,7 +58,7 @@ class PiecewiseTable(BatchTable):
     """A table whose batches are pieces of plans.
 
     Attributes:
-        count: Its batches.
+        count: Number of its batches.
     """
 
     __slots__ = ()
@@ -67,11 +67,11 @@ class PiecewiseTable(BatchTable):
 
     @abstractmethod
     def _locate(self, number: int) -> Piece:
-        """Return a piece from a batch on; batches before it may be left out."""
+        """Return the piece that holds a batch; its batches before that one may be left out."""
         ...
 
     def _cut(self, first: int, stop: int) -> Iterator[PieceSlice]:
-        """Yield batches ``first:stop`` as plans have them."""
+        """Yield the slices of plans that make up batches ``first:stop``."""
         while first < stop:
             piece = self._locate(first)
             end = min(piece.stop, stop)
@@ -115,7 +115,7 @@ class PiecewiseTable(BatchTable):
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Return scored timesteps and rows of batches ``first:stop``."""
-        del overlap  # nothing that is drawn has any
+        del overlap  # known to the plans
         timesteps = rows = 0
         for plan, low, high, _ in self._cut(first, stop):
             more = plan.totals(low, high)
@@ -123,7 +123,7 @@ class PiecewiseTable(BatchTable):
         return timesteps, rows
 
     def tables(self) -> Iterator[ArrayTable]:
-        """Yield all batches in order, one run after another; with rows where any has them."""
+        """Yield all batches in order, one run after another, with rows if any of them has rows."""
         tables = []
         number = 0
         while number < self.count:
@@ -142,7 +142,7 @@ class PiecewiseTable(BatchTable):
         return min(piece.stop, piece.start + piece.plan.prepare(number - piece.start))
 
     def _by_piece(self, numbers: Sequence[int]) -> Iterator[tuple[Piece, list[int]]]:
-        """Yield pieces, and those of some batches that lie in them, as their plans number them."""
+        """Yield pieces, and the indices in their plans of the batches that lie in them."""
         i = 0
         while i < len(numbers):
             first, piece = numbers[i], self._locate(numbers[i])
@@ -153,7 +153,7 @@ class PiecewiseTable(BatchTable):
             yield piece, own
 
     def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
-        """Return where each of these batches is from; None without a mixture."""
+        """Return the part of each of these batches; None without a mixture."""
         labels: list[PartLabel] = []
         for piece, own in self._by_piece(numbers):
             found = piece.plan.label_parts(own)
@@ -163,7 +163,7 @@ class PiecewiseTable(BatchTable):
         return labels
 
     def drawn_batch(self, number: int) -> DrawnBatch | None:
-        """Return what tells the draws of a sequence apart."""
+        """Return the drawn sequences, and the batch as positions among them; None without draws."""
         piece = self._locate(number)
         drawn = piece.plan.drawn_batch(number - piece.start)
         return drawn if drawn is None or piece.part is None else drawn._replace(part=piece.part)
@@ -187,7 +187,7 @@ class PiecewiseTable(BatchTable):
 
 
 def add_rows(tables: Iterable[ArrayTable], *, has_rows: bool) -> Iterator[ArrayTable]:
-    """Yield tables, each with rows if one has them."""
+    """Yield tables, with rows in all of them if ``has_rows``."""
     for table in tables:
         if has_rows and table.rows is None:
             yield replace(table, rows=np.arange(len(table.spans) + 1), _cumulative_totals={})

@@ -1,9 +1,9 @@
-"""The questions that are asked of policies, with the answer of one that does not say otherwise.
+"""The members of policies and their defaults.
 
-The core's policies inherit ``BasePolicy``. A policy of somebody else is a plain object with
-``axis``, ``plan`` and ``num_batches``; ``as_policy`` adds the defaults. A policy around another one
-leaves the making of batches to it, so what concerns rows (windows, truncation, the order of
-evaluation) is asked of the innermost one.
+The core's policies inherit ``BasePolicy``. A policy of a user is a plain object with ``axis``,
+``plan`` and ``num_batches``; ``as_policy`` adds the defaults. A policy around another one leaves
+the making of batches to it, so questions about rows (windows, truncation, the order of evaluation)
+go to the innermost one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class BasePolicy(ABC):
 
     Some policies have more:
 
-    - One that draws sequences several times: ``expected_draws(index)``, how often each is drawn in
-      an epoch on average, float64 (n,). In each epoch it is that, rounded down or up.
-    - One that cuts windows out of sequences: ``crop_numbers(index, spans, *, seed, epoch)``, which
-      of its sequence's windows each span is, int64 (n,). A transform has different random numbers
-      for each of them, in any batch.
-    - One whose steps have a batch of each part of the data: ``split(index)``, name -> the policy of
-      the part, over its own store: equally many batches of each.
+    - A policy that draws sequences several times: ``expected_draws(index)``, the mean number of
+      draws of each sequence in an epoch, float64 (n,). In each epoch it is rounded down or up.
+    - A policy that cuts windows out of sequences: ``crop_numbers(index, spans, *, seed, epoch)``,
+      the index of each span among its sequence's windows, int64 (n,). A transform has different
+      random numbers for each of them, in any batch.
+    - A policy whose steps have a batch of each part of the data: ``split(index)``, name -> the
+      policy of the part, over its own store, with equally many batches each.
     """
 
     __slots__ = ()
@@ -44,14 +44,14 @@ class BasePolicy(ABC):
 
     @abstractmethod
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan."""
+        """Return the plan of an epoch."""
 
     @abstractmethod
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch of a seed."""
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch; if they vary, of seed 0's first."""
+        """Return the number of batches of every epoch; if they vary, of epoch 0 of seed 0."""
         return self.count_batches(index, seed=0, epoch=0)
 
     @property
@@ -61,7 +61,7 @@ class BasePolicy(ABC):
 
     @property
     def inner_policy(self) -> Policy | None:
-        """The policy that this one is around, which makes the batches; None: it makes its own."""
+        """The policy within this one, which makes the batches; None: this one makes them."""
         return None
 
     @property
@@ -76,7 +76,7 @@ class BasePolicy(ABC):
 
     @property
     def draws_sequences(self) -> bool:
-        """Whether an epoch has some sequences several times, and others not at all."""
+        """Whether an epoch may have some sequences several times, and others not at all."""
         return hasattr(self, "expected_draws")
 
     @property
@@ -108,11 +108,11 @@ class BasePolicy(ABC):
         return None
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many items each sequence makes, int64 (n,); 0: it is left out."""
+        """Return the number of items of each sequence, int64 (n,); 0: it is left out."""
         return np.ones_like(lengths)
 
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return how many sequences, or pieces of them, epoch 0 holds, and their timesteps."""
+        """Return the number of sequences, or pieces of them, of epoch 0, and their timesteps."""
         plan = self.plan(index, seed=0, epoch=0)
         pieces = timesteps = first = 0
         while first < len(plan):
@@ -125,7 +125,7 @@ class BasePolicy(ABC):
 
     @property
     def horizon(self) -> int:
-        """Timesteps after each span that are its future, where alone there are targets."""
+        """Timesteps after each span that are its future, the only targets."""
         return 0
 
     @property
@@ -134,7 +134,7 @@ class BasePolicy(ABC):
         return False
 
     def for_ranks(self, ranks: int) -> Policy | None:
-        """Return the policy for steps of so many ranks; None: it does not depend on them.
+        """Return the policy balanced for a number of ranks; None: it does not depend on them.
 
         A ``balance_ranks`` of its own stays.
         """
@@ -145,15 +145,15 @@ class BasePolicy(ABC):
         """Return the policy that keeps the batches of an update together; None: it cannot.
 
         Args:
-            batches_per_update: Batches of an optimizer update, over all ranks; a number of the
-                policy's own stays.
+            batches_per_update: Number of batches of an optimizer update, over all ranks; the
+                policy's own number stays.
         """
         del batches_per_update
         return None
 
 
 class _ForeignPolicy(BasePolicy):
-    """A policy that does not inherit: its own members, and defaults for those that it has not."""
+    """A policy that does not inherit: its own members, and defaults for missing ones."""
 
     __slots__ = ("_policy",)
 
@@ -174,7 +174,7 @@ class _ForeignPolicy(BasePolicy):
         return self._policy.plan(index, seed=seed, epoch=epoch)
 
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
-        """Return the number of batches, also by the members that older releases asked for."""
+        """Return the number of batches, also by members of older releases."""
         policy: Any = self._policy
         if not self.varies:
             return cast(int, policy.num_batches(index))
@@ -186,12 +186,12 @@ class _ForeignPolicy(BasePolicy):
 
 
 def as_policy(policy: Policy) -> BasePolicy:
-    """Return a policy of which everything can be asked: itself, or one that answers for it."""
+    """Return a policy with all members: the policy itself, or one that adds the defaults."""
     return policy if isinstance(policy, BasePolicy) else _ForeignPolicy(policy)
 
 
 class WrapperPolicy(BasePolicy):
-    """A policy around another one, its field ``policy``; evaluation plans with that alone."""
+    """A policy around another one, its field ``policy``, which alone plans evaluations."""
 
     __slots__ = ()
 
@@ -216,7 +216,7 @@ def find_base_policy(policy: Policy) -> Policy:
 
 
 def replace_inner_policy(wrapper: Policy, policy: Policy) -> Policy:
-    """Return a policy around another one than before."""
+    """Return a copy of a wrapper around another policy."""
     dataclass_wrapper: Any = wrapper
     inner = dataclass_wrapper.inner_policy
     names = [
@@ -231,24 +231,24 @@ def group_updates(policy: Policy, batches_per_update: int) -> Policy:
     """Return a policy that keeps the batches of an update together, if it can.
 
     Args:
-        policy: Any; of a policy around another it is asked of the innermost one.
-        batches_per_update: Batches of an optimizer update, over all ranks.
+        policy: Any policy; the outermost one that can is changed.
+        batches_per_update: Number of batches of an optimizer update, over all ranks.
     """
     return _replace_outermost(policy, lambda asked: asked.for_updates(batches_per_update))
 
 
 def balance_ranks(policy: Policy, ranks: int) -> Policy:
-    """Return a policy whose steps are for so many ranks, if it can.
+    """Return a policy whose steps are balanced for a number of ranks, if it can.
 
     Args:
-        policy: Any; of a policy around another it is asked of the innermost one.
-        ranks: Batches of a step, or of an optimizer update.
+        policy: Any policy; the outermost one that can is changed.
+        ranks: Number of batches of a step, or of an optimizer update.
     """
     return _replace_outermost(policy, lambda asked: asked.for_ranks(ranks))
 
 
 def _replace_outermost(policy: Policy, change: Callable[[BasePolicy], Policy | None]) -> Policy:
-    """Return a policy in which the outermost that can be changed is; itself if none can."""
+    """Return a policy in which the outermost one that can is changed; itself if none can."""
     asked = as_policy(policy)
     if (changed := change(asked)) is not None:
         return changed
@@ -260,7 +260,7 @@ def _replace_outermost(policy: Policy, change: Callable[[BasePolicy], Policy | N
 def continues_passes(policy: Policy) -> bool:
     """Return whether a pass over the data may continue over the end of an epoch.
 
-    The rest of a pass is in the order in which it began, so that no sequence of it comes again: the
+    The rest of a pass keeps the order in which it began, so that no sequence of it comes again: the
     ranks that steps are balanced for must stay.
     """
     while (inner := as_policy(policy).inner_policy) is not None:
@@ -271,9 +271,9 @@ def continues_passes(policy: Policy) -> bool:
 
 
 def disable_shuffle(policy: Policy) -> Policy:
-    """Return the policy that evaluation plans with: each sequence once, in a fixed order.
+    """Return the policy that plans evaluations: each sequence once, in a fixed order.
 
-    Of a policy around another it is the innermost, and in the data's order where it has a choice.
+    It is the innermost policy, without shuffling if it has that option.
     """
     policy = find_base_policy(policy)
     dataclass_policy: Any = policy  # by its type a Policy need not be a dataclass
@@ -285,7 +285,7 @@ def disable_shuffle(policy: Policy) -> Policy:
 
 
 def has_draws(policy: Policy) -> bool:
-    """Return whether a policy, or one that it is around, has a sequence several times."""
+    """Return whether a policy, or one within it, may have a sequence several times."""
     while True:
         asked = as_policy(policy)
         if asked.draws_sequences or asked.repeats_sequences:
@@ -296,7 +296,7 @@ def has_draws(policy: Policy) -> bool:
 
 
 def has_importance(policy: Policy) -> bool:
-    """Return whether a policy, or one that it is around, gives rows importance weights."""
+    """Return whether a policy, or one within it, gives rows importance weights."""
     while not as_policy(policy).importance:
         inner = as_policy(policy).inner_policy
         if inner is None:
@@ -306,10 +306,7 @@ def has_importance(policy: Policy) -> bool:
 
 
 def find_varying(policy: Policy) -> Policy | None:
-    """Return the policy whose number of batches follows the epoch: this one, or one within.
-
-    None if there is none.
-    """
+    """Return the policy, or the one within it, whose number of batches varies; None without one."""
     while not as_policy(policy).varies:
         inner = as_policy(policy).inner_policy
         if inner is None:
@@ -319,7 +316,7 @@ def find_varying(policy: Policy) -> Policy | None:
 
 
 def find_planned(index: SequenceIndex, policy: Policy) -> NDArray[np.bool_]:
-    """Return which sequences a policy makes anything of, bool (n,)."""
+    """Return a mask of the sequences that a policy does not leave out, bool (n,)."""
     is_planned = np.ones(len(index), dtype=np.bool_)
     count_items = as_policy(policy).count_items
     for first in range(0, len(index), SCAN_CHUNK):

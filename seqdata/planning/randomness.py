@@ -4,8 +4,8 @@ Only the raw 64-bit output of Philox4x64-10 is used (Salmon et al., "Parallel ra
 easy as 1, 2, 3", SC11), keyed by (seed, epoch) with the counter at (0, 0, purpose, block).
 Permutations are a stable argsort of it; NumPy's own shuffles may change their streams (NEP 19).
 
-``KeyedPermutation`` is a permutation of any number of numbers that is computed for some of them, so
-that none of its size is ever held.
+``KeyedPermutation`` is a permutation of any size that is computed for some numbers at a time, so
+that no array of its size is ever held.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, must_be
 
-_MIN_KEYS = 1 << 10  # below this it is not faster
-_MIN_KEYS_PER_TIE = 8  # where more than one key in so many is tied, neither
+_MIN_KEYS = 1 << 10  # fewer keys are not sorted faster
+_MIN_KEYS_PER_TIE = 8  # nor are keys of which more than one in so many is tied
 
 
 def stable_argsort(keys: NDArray[Any]) -> NDArray[np.int64]:
@@ -31,7 +31,7 @@ def stable_argsort(keys: NDArray[Any]) -> NDArray[np.int64]:
     faster if the order of equal ones may be arbitrary; here that order is restored afterwards.
 
     Args:
-        keys: (n,), of a type whose equal values are identical: integers.
+        keys: Integers (n,).
 
     Examples:
         >>> stable_argsort(np.array([3, 1, 3, 2])).tolist()
@@ -84,7 +84,7 @@ class Purpose(IntEnum):
     DRAWS = 21  # the order of the sequences that it goes along
     ROWS = 22  # where each pass over the rows of a part begins, and its step
     WRITING = 23  # the random order in which sequences are written
-    DEAL = 24  # which block a run of items belongs to; once for all epochs
+    RUNS = 24  # order in which runs of items are distributed over blocks; once for all epochs
     SHORT_GROUPS = 25  # where the groups of the short block come
 
 
@@ -93,8 +93,8 @@ class Draw:
     """The random numbers of one epoch.
 
     Args:
-        seed: In ``[0, 2**64)``.
-        epoch: Number of the epoch, from 0.
+        seed: Seed in ``[0, 2**64)``.
+        epoch: Index of the epoch, from 0.
 
     Raises:
         ConfigError: If ``seed`` or ``epoch`` is out of range.
@@ -124,19 +124,20 @@ class Draw:
     def each(
         self, purpose: Purpose, occurrences: NDArray[np.int64], sequences: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Draw one number per occurrence of a sequence, uint64 (n,), whatever else is drawn.
+        """Draw one number per occurrence of a sequence, uint64 (n,), independent of other draws.
 
-        The first word of Philox keyed (seed, epoch) at counter (0, occurrence, purpose, sequence).
+        Each is the first word of Philox with key (seed, epoch) at counter (0, occurrence, purpose,
+        sequence).
         """
         return _philox(self.seed, self.epoch, occurrences, int(purpose), sequences)
 
     def hash_each(
         self, purpose: Purpose, occurrences: NDArray[np.int64], sequences: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return one number per occurrence of a sequence, uint64 (n,), in a tenth of the time.
+        """Return one number per occurrence of a sequence, uint64 (n,), faster than ``each``.
 
-        A word of Philox keyed (seed, epoch), mixed with both by SplitMix64's finaliser (Steele, Lea
-        and Flood, 2014, "Fast splittable pseudorandom number generators").
+        Each is a word of Philox with key (seed, epoch), mixed with both by SplitMix64's finaliser
+        (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators").
         """
         mixed = sequences.astype(np.uint64) * _ODD
         mixed += self.raw(purpose, 1)
@@ -182,13 +183,13 @@ def _philox(
     """
     drawn = np.empty(len(second), dtype=np.uint64)
     for first in range(0, len(second), _CHUNK_DRAWS):
-        part = slice(first, first + _CHUNK_DRAWS)
-        count = len(drawn[part])
+        chunk = slice(first, first + _CHUNK_DRAWS)
+        count = len(drawn[chunk])
         words = [
             np.full(count, 1, dtype=np.uint64),
-            second[part].astype(np.uint64),
+            second[chunk].astype(np.uint64),
             np.full(count, purpose, dtype=np.uint64),
-            fourth[part].astype(np.uint64),
+            fourth[chunk].astype(np.uint64),
         ]
         keys = [seed, epoch]
         for _ in range(10):
@@ -197,7 +198,7 @@ def _philox(
             words = [high1 ^ words[1] ^ np.uint64(keys[0]), low1,
                      high0 ^ words[3] ^ np.uint64(keys[1]), low0]  # fmt: skip
             keys = [(key + weyl) % (1 << 64) for key, weyl in zip(keys, _WEYL, strict=True)]
-        drawn[part] = words[0]
+        drawn[chunk] = words[0]
     return drawn
 
 
@@ -220,11 +221,11 @@ class KeyedPermutation:
 
     A Feistel network over pairs ``(left, right)``: each round adds a hash of one side to the other.
     Pairs that stand for no number are mapped again ("cycle walking", Black and Rogaway, 2002,
-    "Ciphers with arbitrary finite domains"); of ``count`` numbers, about its square root are.
+    "Ciphers with arbitrary finite domains"); there are about ``sqrt(count)`` such pairs.
 
     Args:
-        count: How many numbers there are, below 2^62.
-        key: Two keys follow from different permutations.
+        count: Size of the permutation, below 2^62.
+        key: Key of the permutation; different keys have different ones.
     """
 
     __slots__ = ("_keys", "_sides", "count")
@@ -233,14 +234,14 @@ class KeyedPermutation:
         self.count = count
         left = max(1, math.isqrt(max(0, count - 1)) + 1)
         self._sides = left, max(1, -(-count // left))
-        self._keys = Draw(key, count).raw(Purpose.DEAL, _ROUNDS)
+        self._keys = Draw(key, count).raw(Purpose.RUNS, _ROUNDS)
 
     def apply(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where each number goes, int64 (n,)."""
+        """Return the image of each number, int64 (n,)."""
         return self._walk(numbers, range(_ROUNDS), np.add)
 
     def invert(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what comes to each number, int64 (n,)."""
+        """Return the preimage of each number, int64 (n,)."""
         return self._walk(numbers, range(_ROUNDS - 1, -1, -1), np.subtract)
 
     def _walk(
@@ -258,8 +259,8 @@ class KeyedPermutation:
     ) -> NDArray[np.int64]:
         mapped = np.empty(len(numbers), dtype=np.int64)
         for first in range(0, len(numbers), _CHUNK_DRAWS):
-            part = slice(first, first + _CHUNK_DRAWS)
-            mapped[part] = self._map_chunk(numbers[part], rounds, combine)
+            chunk = slice(first, first + _CHUNK_DRAWS)
+            mapped[chunk] = self._map_chunk(numbers[chunk], rounds, combine)
         return mapped
 
     def _map_chunk(

@@ -1,11 +1,11 @@
-"""Segments of an epoch: what is drawn changes where one begins, and nowhere else.
+"""Segments of an epoch: weights change where a segment begins, and nowhere else.
 
 An epoch is cut into segments of a declared number of batches. The plan of a segment follows from
 the seed, the epoch, the segment's first batch and the weights that were set before it began, so its
 batches may be read ahead up to its end, and a resumed run makes the same ones. A run keeps the
-weights that it has set, and where the parts of its mixture have replaced others, in a
+weights that it has set, and the positions at which parts of its mixture have replaced others, in a
 ``WeightHistory``. Place in the flow: ``set_weights``, ``Feedback`` and resumed states -> weights of
-a run -> the plans of segments -> Plan. Reads: weights. Makes: batches.
+a run -> the plans of segments -> Plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Weights(Protocol):
 
     @property
     def digest(self) -> str:
-        """Digest of all values; equal weights have equal ones."""
+        """Digest of all values, by which weights are compared."""
         ...
 
 
@@ -39,8 +39,7 @@ class WeightChange(NamedTuple):
     Attributes:
         epoch: Epoch of the plan.
         first: First batch of the segment.
-        weights: Those from there on; or ``PartPositions``, where the parts of a mixture replaced
-            others.
+        weights: Weights from there on; or ``PartPositions`` of parts that replaced others.
     """
 
     epoch: int
@@ -52,13 +51,13 @@ class WeightHistory:
     """The weights that a run has set so far, and the latest segment that has begun.
 
     Args:
-        max_changes: How many of the last changes are kept; None: all.
+        max_changes: Maximum number of changes that are kept; None: all.
 
     Attributes:
-        max_changes: As given.
-        changes: In the order of the run.
+        max_changes: The argument.
+        changes: The changes, in the order of the run.
         on_begin: Called with epoch and first batch whenever a segment begins; it may set weights.
-        version: Grows with every change.
+        version: Number of changes of ``changes``.
     """
 
     def __init__(self, max_changes: int | None = None) -> None:
@@ -70,7 +69,7 @@ class WeightHistory:
         self._known_from = (0, 0)
 
     def set(self, epoch: int, first: int, weights: Weights) -> None:
-        """Set the weights from a segment on; it has not begun."""
+        """Set the weights from a segment on, which has not begun."""
         earlier = [
             change
             for change in self.changes
@@ -83,8 +82,8 @@ class WeightHistory:
 
         Args:
             epoch: Epoch of the segment.
-            first: Its first batch.
-            positions: Where each part begins.
+            first: First batch of the segment.
+            positions: Position at which each part begins.
         """
         self.restore([WeightChange(epoch, first, positions)], epoch, first)
 
@@ -98,9 +97,9 @@ class WeightHistory:
         """Continue with the changes of a saved run, in a segment that has not begun here.
 
         Args:
-            changes: Those that were kept.
+            changes: The kept changes of the saved run.
             epoch: Epoch of the segment.
-            first: Its first batch.
+            first: First batch of the segment.
         """
         self.changes, self._known_from, self._begun = (), (0, 0), (-1, 0)
         self._keep(list(changes))
@@ -114,8 +113,8 @@ class WeightHistory:
 
         Args:
             epoch: Epoch of the plan.
-            position: The batch that is read next.
-            length: Batches of a segment.
+            position: Index of the batch that is read next.
+            length: Number of batches of a segment.
         """
         first = position - position % length
         if position == first and self.on_begin is not None:
@@ -130,7 +129,7 @@ class WeightHistory:
         """Return the changes up to a segment.
 
         Raises:
-            PlanError: If its weights are not kept, or it had other parts.
+            PlanError: If the weights of the segment are not kept, or it had other parts.
         """
         if (epoch, first) < self._known_from and self.origin is not None:
             raise PlanError(
@@ -163,10 +162,10 @@ class Segment(NamedTuple):
 
     Attributes:
         epoch: Epoch of the plan.
-        first: Its first batch.
-        batches: Its batches.
-        length: Batches of every segment but the last.
-        epoch_batches: Batches of the epoch.
+        first: Index of its first batch.
+        batches: Number of its batches.
+        length: Number of batches of every segment except the last.
+        epoch_batches: Number of batches of the epoch.
     """
 
     epoch: int
@@ -177,7 +176,7 @@ class Segment(NamedTuple):
 
 
 RoundFn = Callable[[int], Plan]
-"""The plan of a round of a segment: from 0, and further ones while batches are missing."""
+"""Returns the plan of a round of a segment, from round 0 on while batches are missing."""
 
 
 @runtime_checkable
@@ -186,7 +185,7 @@ class SupportsWeightChanges(Protocol):
 
     @property
     def max_changes(self) -> int | None:
-        """Number of the last changes that are kept; None: a segment's plan depends on all."""
+        """Maximum number of changes that are kept; None: a segment's plan depends on all."""
         ...
 
     def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
@@ -205,13 +204,13 @@ class SupportsWeightChanges(Protocol):
         segment: Segment,
         changes: Sequence[WeightChange],
     ) -> RoundFn:
-        """Return the maker of a segment's rounds.
+        """Return the function that plans a segment's rounds.
 
         Args:
             index: The lengths.
             seed: Seed of the plan.
             segment: The segment.
-            changes: Weights that were set up to the segment, in order; none: the policy's own.
+            changes: Weights that were set up to the segment, in order; empty: the policy's own.
         """
         ...
 
@@ -221,9 +220,9 @@ class _SegmentPlans:
     """The plans of one segment's rounds.
 
     Attributes:
-        make_round: Makes a round's plan.
-        plans: Those made so far.
-        stops: How many batches they have together, up to each.
+        make_round: Returns the plan of a round.
+        plans: The plans made so far.
+        stops: Cumulative number of batches of these plans.
     """
 
     make_round: RoundFn
@@ -250,11 +249,11 @@ class SegmentedTable(PiecewiseTable):
     """The batches of an epoch, segment by segment.
 
     Attributes:
-        epoch: Its number.
-        count: Its batches.
-        length: Batches of a segment; the last may have fewer.
+        epoch: Index of the epoch.
+        count: Number of batches of the epoch.
+        length: Number of batches of a segment; the last one may have fewer.
         history: Weights of the run.
-        make_plans: Returns the maker of a segment's rounds, from the changes up to it.
+        make_plans: Returns the function that plans a segment's rounds, from the changes up to it.
     """
 
     epoch: int
@@ -272,7 +271,7 @@ class SegmentedTable(PiecewiseTable):
         return self._find_run_stop(number)
 
     def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
-        """Return where the parts of a mixture are before a batch; None without a mixture."""
+        """Return the positions of a mixture's parts before a batch; None without a mixture."""
         piece = self._locate(min(number, self.count - 1))
         return piece.plan.locate_parts(number - piece.start)
 
@@ -293,9 +292,9 @@ class SegmentedTable(PiecewiseTable):
 
 
 def derive_segment_epoch(segment: Segment, number: int) -> int:
-    """Return what stands for the epoch in the random numbers of a segment's round.
+    """Return the key of the random numbers of a segment's round, in place of the epoch.
 
-    It does not depend on the weights: those that differ little draw almost the same.
+    It does not depend on the weights, so that similar weights draw similar sequences.
 
     Args:
         segment: The segment.

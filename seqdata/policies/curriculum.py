@@ -44,12 +44,12 @@ _CACHED_PASSES = 2  # a reader may be in the next one already
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A run of batches that one policy makes.
+    """A stage of a run: consecutive batches that one policy makes.
 
     Attributes:
-        first: Its first batch in the run.
-        policy: Makes the batches.
-        pass_batches: Batches of each pass.
+        first: Index of its first batch in the run.
+        policy: Policy that makes the batches.
+        pass_batches: Number of batches of each pass.
     """
 
     first: int
@@ -60,7 +60,7 @@ class Stage:
         """Return the plan of a pass; no two stages have the same random numbers.
 
         Raises:
-            PlanError: If its batches are not as many as the policy said.
+            PlanError: If the number of batches is not that of the policy.
         """
         own_seed = derive_part_seed(seed, f"stage from {self.first}") if self.first else seed
         with StopIterationGuard("stages: `policy`", self.policy):
@@ -80,10 +80,10 @@ class StagedTable(PiecewiseTable):
 
     Attributes:
         stages: The stages of the epoch, in order.
-        index: What is planned over.
+        index: The lengths.
         seed: Seed of the plans.
-        first: Batches of the run before this epoch.
-        count: Batches of this epoch.
+        first: Number of batches of the run before this epoch.
+        count: Number of batches of this epoch.
     """
 
     stages: Sequence[Stage]
@@ -94,7 +94,7 @@ class StagedTable(PiecewiseTable):
     _plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
 
     def drawn_batch(self, number: int) -> DrawnBatch:
-        """Return what tells the draws of a sequence apart: its pass, and what that says of it."""
+        """Return the drawn sequences, with a key of random numbers for each pass over the data."""
         stage, own_pass, within = self._find_pass(number)
         plan = self._make_plan(stage, own_pass)
         drawn = plan.drawn_batch(within)
@@ -128,7 +128,7 @@ class StagedTable(PiecewiseTable):
         return Piece(self._make_plan(stage, own_pass), start, stop)
 
     def _find_pass(self, number: int) -> tuple[Stage, int, int]:
-        """Return the stage of a batch, the number of its pass, and its number there."""
+        """Return the stage of a batch, the index of its pass, and its index there."""
         position = self.first + number
         i = bisect_right(self.stages, position, key=_get_first) - 1
         stage = self.stages[i]
@@ -153,8 +153,9 @@ def make_staged_report(table: BatchTable, plans: Sequence[Plan]) -> PlanReport:
     """Return the report of an epoch.
 
     Args:
-        table: Its batches.
-        plans: One of each stage: what all of them leave out is dropped, what any splits is split.
+        table: The batches.
+        plans: A plan of each stage: sequences that all of them leave out are dropped, those that
+            any of them splits are split.
     """
     reports = [plan.report for plan in plans]
     return replace(
@@ -188,16 +189,17 @@ class Curriculum(WrapperPolicy):
     Evaluation is planned by the inner policy alone, without a limit.
 
     Args:
-        policy: Makes the batches: a policy with ``max_length``, one around such a policy, or a
-            mixture of such policies.
-        max_length: Pairs of an epoch, or of a segment, and the most timesteps of a row from then
-            on, rising from 0; None for no limit.
-        by: Instead of these: ``by(epoch)``, or ``by(segment)``, returns the most timesteps, or
-            None.
-        segment: Batches of a segment, over all ranks. Segments are counted from the beginning of
-            the run, whatever the epoch; None: ``max_length`` and ``by`` count epochs.
-        batches: Batches of every epoch; None: with ``segment`` as many as one of the inner policy
-            with the last limit of ``max_length``, of ``by`` without a limit.
+        policy: Policy that makes the batches: one with ``max_length``, one around such a policy,
+            or a mixture of such policies.
+        max_length: Pairs of an epoch, or of a segment, and the maximum number of timesteps of a row
+            from then on, increasing from 0; None as a maximum: no limit.
+        by: Function in place of these pairs: ``by(epoch)``, or ``by(segment)``, returns the maximum
+            number of timesteps, or None.
+        segment: Number of batches of a segment, over all ranks. Segments are counted from the
+            beginning of the run, independent of epochs; None: ``max_length`` and ``by`` count
+            epochs.
+        batches: Number of batches of every epoch; None: with ``segment`` that of the inner policy
+            with the last limit of ``max_length``, with ``by`` that without a limit.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -242,7 +244,7 @@ class Curriculum(WrapperPolicy):
             self._check_passes()
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan.
+        """Return the plan of an epoch.
 
         Raises:
             PlanError: If no sequence is short enough.
@@ -254,7 +256,7 @@ class Curriculum(WrapperPolicy):
         return plan
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch; if they vary, of seed 0's first.
+        """Return the number of batches of every epoch; if they vary, of epoch 0 of seed 0.
 
         Raises:
             PlanError: If there is no sequence for one of the declared limits.
@@ -301,7 +303,7 @@ class Curriculum(WrapperPolicy):
         return "epoch" if self.segment is None else "segment"
 
     def _check_passes(self) -> None:
-        """Raise if the inner policy's epochs have not equally many batches."""
+        """Raise if the inner policy's epochs vary in their number of batches."""
         policy = self.policy
         if as_policy(policy).varies:
             raise ConfigError(
@@ -311,7 +313,7 @@ class Curriculum(WrapperPolicy):
             )
 
     def _plan_stages(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
-        """Make the plan of an epoch whose batches are declared."""
+        """Return the plan of an epoch with a declared number of batches."""
         count = self.num_batches(index)
         stages = self._make_stages(index, epoch * count, (epoch + 1) * count)
         table = StagedTable(stages, index, seed, epoch * count, count)
@@ -343,7 +345,7 @@ class Curriculum(WrapperPolicy):
         ]
 
     def _iterate_changes(self, count: int) -> Iterator[tuple[int, int | None]]:
-        """Yield where another limit begins, and that limit, of the first epochs or segments."""
+        """Yield each epoch or segment at which another limit begins, and that limit."""
         last: tuple[int | None] | None = None
         numbers = range(count) if self.by is not None else [n for n, _ in self.max_length or ()]
         for number in numbers:
@@ -353,21 +355,21 @@ class Curriculum(WrapperPolicy):
             last = (limit,)
 
     def _count_declared(self, index: SequenceIndex) -> int:
-        """Return the batches of every epoch."""
+        """Return the declared number of batches of every epoch."""
         if self.batches is not None:
             return self.batches
         number, limit = self.max_length[-1] if self.max_length else (0, None)
         return self._count_pass(index, number, limit)
 
     def _count_pass(self, index: SequenceIndex, number: int, limit: int | None) -> int:
-        """Return the batches of a pass over what is within a limit."""
+        """Return the number of batches of a pass over the sequences within a limit."""
         policy = self._limit(limit)
         count = index.remember(("pass", policy), lambda: policy.num_batches(index))
         self._check_count(count, index, number)
         return count
 
     def _find_limit(self, number: int) -> int | None:
-        """Return the most timesteps of a row in an epoch or segment; None: no limit."""
+        """Return the maximum timesteps of a row in an epoch or segment; None: no limit."""
         if self.by is not None:
             name = f"policy 'curriculum': `by` of {self._counted} {number}"
             return _check_limit(self.by(number), name)
@@ -395,15 +397,15 @@ class Curriculum(WrapperPolicy):
             )
 
 
-def _make_rules(rules: Any, unit: str) -> tuple[tuple[int, int | None], ...]:
+def _make_rules(rules: Any, counted: str) -> tuple[tuple[int, int | None], ...]:
     """Return the rules as pairs.
 
     Raises:
-        ConfigError: If they are not pairs, or epochs (segments) do not rise from 0.
+        ConfigError: If they are not pairs, or epochs (segments) do not increase from 0.
     """
     name = "policy 'curriculum': `max_length`"
-    article = "an" if unit == "epoch" else "a"
-    pairs_text = f"pairs of {article} {unit} and a length"
+    article = "an" if counted == "epoch" else "a"
+    pairs_text = f"pairs of {article} {counted} and a length"
     if isinstance(rules, str) or not isinstance(rules, Sequence) or not rules:
         raise ConfigError(must_be(name, pairs_text, repr(rules), _EXAMPLE))
     pairs = []
@@ -413,13 +415,13 @@ def _make_rules(rules: Any, unit: str) -> tuple[tuple[int, int | None], ...]:
         epoch, limit = rule
         if isinstance(epoch, bool) or not isinstance(epoch, int):
             raise ConfigError(
-                must_be(f"{name}: {article} {unit}", "an integer", repr(epoch), _EXAMPLE)
+                must_be(f"{name}: {article} {counted}", "an integer", repr(epoch), _EXAMPLE)
             )
-        pairs.append((epoch, _check_limit(limit, f"{name} of {unit} {epoch}")))
+        pairs.append((epoch, _check_limit(limit, f"{name} of {counted} {epoch}")))
     epochs = [epoch for epoch, _ in pairs]
     if epochs[0] != 0 or epochs != sorted(set(epochs)):
         raise ConfigError(
-            must_be(f"{name}: {unit}s", "rising from 0", ", ".join(map(str, epochs)), _EXAMPLE)
+            must_be(f"{name}: {counted}s", "rising from 0", ", ".join(map(str, epochs)), _EXAMPLE)
         )
     return tuple(pairs)
 
@@ -433,7 +435,7 @@ def _check_limit(limit: Any, name: str) -> int | None:
 
 
 def _limit_length(policy: Any, limit: int | None) -> Policy:
-    """Return a policy whose rows have at most ``limit`` timesteps; None: as it is.
+    """Return a policy whose rows have at most ``limit`` timesteps; None: no limit.
 
     Raises:
         ConfigError: If it has no such option.

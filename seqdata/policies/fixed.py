@@ -1,8 +1,8 @@
 """Policies ``fixed``, ``sorted`` and ``bucketed``: ``batch_size`` rows in every batch.
 
-They differ in the order that is cut into batches: random; by length; by length with a little noise.
-There are no bucket edges to choose: one percent of noise on the length gives a sequence other
-neighbours in every epoch, and the number of batches stays ceil(n / batch_size).
+They differ in the order that is cut into batches: random; by length; by length with noise. There
+are no bucket edges to choose: one percent of noise on the length gives a sequence other neighbours
+in every epoch, and the number of batches stays ceil(n / batch_size).
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class FixedSizePolicy(SequencePolicy):
 
 @dataclass(frozen=True, slots=True)
 class Fixed(FixedSizePolicy):
-    """Batches of ``batch_size`` rows in random order, whatever their lengths.
+    """Batches of ``batch_size`` rows in random order, independent of their lengths.
 
     Args:
-        batch_size: Rows of a batch.
+        batch_size: Number of rows of a batch.
         shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
             of 2^18 neighbours, for data larger than memory on slow media; False: the data's order.
             See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
-        max_length: Most timesteps of a row; None: no limit.
-        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
-        empty: What happens to sequences of length 0: ``drop`` or ``error``.
-        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
+        max_length: Maximum number of timesteps of a row; None: no limit.
+        too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: Treatment of sequences of length 0: ``drop`` or ``error``.
+        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -77,7 +77,7 @@ class Fixed(FixedSizePolicy):
 
 @dataclass(frozen=True, slots=True)
 class ByLengthPolicy(FixedSizePolicy):
-    """Batches of ``batch_size`` rows of like lengths, whose order is balanced for ranks."""
+    """Batches of ``batch_size`` rows of similar lengths, whose order is balanced for ranks."""
 
     worst_first: bool = True
     keep: Keep = "first"
@@ -91,27 +91,28 @@ def _order_by_length(items: BlockItems, draw: Draw | None, block: int) -> NDArra
 
 @dataclass(frozen=True, slots=True)
 class Sorted(ByLengthPolicy):
-    """Batches of ``batch_size`` rows of nearly equal length, ties by number.
+    """Batches of ``batch_size`` rows of nearly equal length, ties in the order of the data.
 
-    The least padding. The same rows are together in every epoch; only the order of batches changes.
-    Rows of equal length are together by number: where data is stored by class, ``Bucketed`` mixes
-    them. Above 2^18 sequences they are sorted within blocks, each a sample of the whole data.
+    This has the least padding. The same rows are together in every epoch; only the order of batches
+    changes. Rows of equal length keep the order of the data: where it is stored by class,
+    ``Bucketed`` mixes them. Above 2^18 sequences they are sorted within blocks, each a sample of
+    the whole data.
 
     Args:
-        batch_size: Rows of a batch.
+        batch_size: Number of rows of a batch.
         shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
             of 2^18 neighbours, for data larger than memory on slow media; False: the longest come
             first. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
-        max_length: Most timesteps of a row; None: no limit.
-        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
-        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        max_length: Maximum number of timesteps of a row; None: no limit.
+        too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
-        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
-        balance_ranks: How many consecutive batches have like lengths, so that as many ranks have
-            equal work in a step; 1: none, a random order whatever the number of ranks. None: the
-            DataModule's ``batches_per_update``, else the number of ranks of a Loader or Trainer;
-            in a plan by itself 1.
+        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
+        balance_ranks: Number of consecutive batches of similar lengths, so that as many ranks have
+            equal work in a step; 1: a random order for any number of ranks. None: the DataModule's
+            ``batches_per_update``, else the number of ranks of a Loader or Trainer; 1 in a plan
+            that is made directly.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -122,15 +123,14 @@ class Sorted(ByLengthPolicy):
 
 
 def _make_noisy_lengths(items: BlockItems, draw: Draw | None, block: int) -> NDArray[np.int64]:
-    """Return lengths with noise, int64 (n,); copies of a sequence have the same."""
+    """Return lengths with noise, int64 (n,), equal for the copies of a sequence."""
     lengths = items.lengths
     if draw is None:
         return lengths
     if int(lengths.max(initial=0)) >= _MAX_LENGTH:
         raise PlanError(
-            f"policy 'bucketed': a sequence has {int(lengths.max())} timesteps, but must have "
-            "fewer than "
-            "2**32. Set `max_length`, or use 'tbptt' for very long sequences."
+            "policy 'bucketed': every sequence must have fewer than 2**32 timesteps, but one has "
+            f"{int(lengths.max())}. Set `max_length`, or use 'tbptt' for very long sequences."
         )
     raw = draw.raw(Purpose.NOISE, len(lengths), block) % np.uint64(2 * _NOISE)
     noise = raw.astype(np.int64) - _NOISE
@@ -144,20 +144,20 @@ class Bucketed(ByLengthPolicy):
     """Batches of ``batch_size`` rows of similar length, different ones in every epoch.
 
     Args:
-        batch_size: Rows of a batch.
+        batch_size: Number of rows of a batch.
         shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
             of 2^18 neighbours, for data larger than memory on slow media; False: exact order,
             longest first. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
-        max_length: Most timesteps of a row; None: no limit.
-        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
-        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        max_length: Maximum number of timesteps of a row; None: no limit.
+        too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
-        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
-        balance_ranks: How many consecutive batches have like lengths, so that as many ranks have
-            equal work in a step; 1: none, a random order whatever the number of ranks. None: the
-            DataModule's ``batches_per_update``, else the number of ranks of a Loader or Trainer;
-            in a plan by itself 1.
+        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
+        balance_ranks: Number of consecutive batches of similar lengths, so that as many ranks have
+            equal work in a step; 1: a random order for any number of ranks. None: the DataModule's
+            ``batches_per_update``, else the number of ranks of a Loader or Trainer; 1 in a plan
+            that is made directly.
 
     Raises:
         ConfigError: If an argument is invalid.

@@ -1,8 +1,8 @@
-"""Policy ``mix``: batches of several data sets in fixed shares, each going through its own epochs.
+"""Policy ``mix``: batches of several data sets in fixed fractions, each with its own epochs.
 
-Which part a batch is from follows from its number alone, so shares are exact in every prefix, and a
-run continues anywhere. A part's batches are those of its own policy: every sequence once in each of
-the part's epochs, whatever the others do.
+The part of a batch follows from the batch's index alone, so fractions are exact in every prefix,
+and a run continues anywhere. A part's batches are those of its own policy: every sequence once in
+each of the part's epochs, independent of the other parts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from seqdata.planning.mix_table import (
 )
 from seqdata.planning.mixed_rows import RowMixture, check_rows_policy, make_part_rows
 from seqdata.planning.part_order import (
-    WEIGHT_UNITS,
+    WEIGHT_TOTAL,
     find_piece,
     make_part_order,
     make_part_weights,
@@ -60,7 +60,7 @@ from seqdata.planning.segments import RoundFn, Segment, WeightChange, Weights
 from seqdata.protocols import Policy
 from seqdata.report import make_report
 
-ShareBy = Literal["batches", "timesteps", "sequences"]
+MixedBy = Literal["batches", "timesteps", "sequences"]
 Keep = Literal["update", "batch"]
 _LEAST_TEMPERATURE = 0.01  # weights are multiplied by up to the 100th power of a count
 _ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many ranks end with it
@@ -68,7 +68,7 @@ _ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many rank
 
 @dataclass(frozen=True, slots=True)
 class Mix(BasePolicy):
-    """Batches of several named data sets, in shares that hold for every prefix of an epoch.
+    """Batches of several named data sets, in fractions that hold for every prefix of an epoch.
 
     The data is given by name: ``Loader({"books": ..., "code": ...}, Mix(...))``. Each part goes
     through its own epochs, shuffled again each time, and continues in the next epoch of the
@@ -76,26 +76,27 @@ class Mix(BasePolicy):
 
     Args:
         parts: Name -> ``Part``, or the weight alone.
-        policy: How batches are made of the parts that have no policy of their own.
-        by: What shares are of: ``batches``, ``timesteps`` or ``sequences``; None: batches, and of
-            ``rows`` sequences.
-        batches: Batches of an epoch; None: about one pass over the part that is largest by weight,
-            up to a multiple of ``batches_per_update``, or of 8.
+        policy: Policy of the parts that have no policy of their own.
+        by: Quantity that weights are fractions of: ``batches``, ``timesteps`` or ``sequences``;
+            None: batches, with ``rows`` sequences.
+        batches: Number of batches of an epoch; None: about one pass over the part that is largest
+            by weight, rounded up to a multiple of ``batches_per_update``, or of 8.
         temperature: Weights are multiplied by n^(1/temperature), where n is a part's number of
-            sequences: 1 is as the data has them, more makes them more even, and it is at least
-            0.01; None: they are not.
+            sequences: with 1 fractions follow the sizes of the data, larger values make them more
+            even; at least 0.01. None: weights are not changed.
         rows: Whether a batch has rows of all parts, made by one policy of as many rows as there are
-            sequences in all. A part's sequences come equally often, up to one, and evenly by
-            length; ``batch.part`` is then a list. Epochs vary where the policy counts lengths.
-        keep: ``update``: as many batches of one part come one after another as a step has ranks, or
-            an update batches, so that the ranks of a step are of the same part: on one rank, each
-            batch is chosen by itself; ``batch``: each is so on any number of ranks.
-        batches_per_update: How many these are; None: that of the DataModule, else
+            sequences in all. The counts of a part's sequences differ by at most one, and the drawn
+            ones are even over lengths; ``batch.part`` is then a list. Epochs vary if the policy
+            counts lengths.
+        keep: ``update``: batches of one part are grouped, as many as a step has ranks or an update
+            has batches, so that the ranks of a step are of the same part; on one rank, the part of
+            each batch is chosen separately. ``batch``: it is so on any number of ranks.
+        batches_per_update: Number of batches of such a group; None: that of the DataModule, else
             ``balance_ranks``.
         shuffle: Whether the parts are shuffled; else each is in the data's order, and is not drawn
             by weight: each of its sequences comes once in each of its epochs.
-        balance_ranks: Ranks of a step; None: those of the Loader or Trainer with which the run
-            begins, in a plan by itself 1. It holds for the policies of the parts, too.
+        balance_ranks: Number of ranks of a step, also for the policies of the parts; None: that of
+            the Loader or Trainer with which the run begins, 1 in a plan that is made directly.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -112,7 +113,7 @@ class Mix(BasePolicy):
 
     parts: Mapping[str, Part | float]
     policy: Policy | None = None
-    by: ShareBy | None = None
+    by: MixedBy | None = None
     batches: int | None = None
     temperature: float | None = None
     rows: bool = False
@@ -156,22 +157,22 @@ class Mix(BasePolicy):
 
     @property
     def policies(self) -> Mapping[str, Policy]:
-        """Name -> the policy that batches the part."""
+        """Name -> the policy of the part."""
         return {name: self._get_policy(name) for name in self.parts}
 
     @property
     def random(self) -> bool:
-        """Whether a part's windows lie at random places."""
+        """Whether a part's windows are at random positions."""
         policies = self.policies.values()
         makers = policies if self.rows else map(find_base_policy, policies)
         return any(as_policy(policy).random for policy in makers)
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan: nothing but the parts' sizes is computed before it is used."""
+        """Return the plan of an epoch; only the sizes of parts are computed before it is used."""
         if self.rows:
             mixture = self._make_row_mixture(index, seed)
             return mixture.plan(epoch, lambda: make_fingerprint(index, self, seed, epoch))
-        runs, weights = self._make_runs(index, seed), self._count_units(index)
+        runs, weights = self._make_runs(index, seed), self._scale_weights(index)
         count = self._count_batches(index, weights)
         draw_order = make_part_order(weights, seed)
         table = MixTable(runs, draw_order, self._group, epoch * count, count)
@@ -184,7 +185,7 @@ class Mix(BasePolicy):
         return Plan.lazy(table, origin, lookahead=find_lookahead(drawn))
 
     def for_updates(self, batches_per_update: int) -> Mix:
-        """Return the mixture for updates of so many batches; a number of its own stays."""
+        """Return the mixture for updates of a number of batches; its own number stays."""
         if self.batches_per_update is not None:
             return self
         return replace(self, batches_per_update=batches_per_update)
@@ -195,7 +196,7 @@ class Mix(BasePolicy):
         return f"{text}, steps of one part for {ranks}"
 
     def for_ranks(self, ranks: int) -> Mix:
-        """Return the mixture for steps of so many ranks; a ``balance_ranks`` of its own stays."""
+        """Return the mixture balanced for a number of ranks; its own ``balance_ranks`` stays."""
         own = self.balance_ranks or self.batches_per_update or ranks
         parts = {
             name: part if part.policy is None else replace(part, policy=balance(part.policy, own))
@@ -206,11 +207,11 @@ class Mix(BasePolicy):
 
     @property
     def max_changes(self) -> None:
-        """All changes of weights are kept: where a part is follows from them."""
+        """None: all changes of weights are kept, since the positions of parts follow from them."""
         return
 
     def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
-        """Return weights for ``plan_segment``: of a mapping by part, or of a saved text.
+        """Return weights for ``plan_segment``, from a mapping by part or the string of a state.
 
         Raises:
             ConfigError: If they are invalid.
@@ -221,7 +222,7 @@ class Mix(BasePolicy):
     def plan_segment(
         self, index: SequenceIndex, *, seed: int, segment: Segment, changes: Sequence[WeightChange]
     ) -> RoundFn:
-        """Return the maker of a segment's only round: the parts continue where they were."""
+        """Return the function that plans a segment's only round; parts continue where they were."""
         if self.rows:
             plan = self._make_row_mixture(index, seed).plan_segment(segment, changes)
             return lambda _: plan
@@ -243,7 +244,7 @@ class Mix(BasePolicy):
 
     @property
     def varies(self) -> bool:
-        """Whether epochs differ in their number of batches: where rows are batched by length."""
+        """Whether epochs differ in their number of batches, as they do if it depends on lengths."""
         if not self.rows:
             return False
         return as_policy(self._rows_policy).items_per_sequence is None
@@ -251,7 +252,7 @@ class Mix(BasePolicy):
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch of a seed."""
         if not self.rows:
-            return self._count_batches(index, self._count_units(index))
+            return self._count_batches(index, self._scale_weights(index))
         return index.remember(
             ("rows of a mixture", self, seed, epoch),
             lambda: self._make_row_mixture(index, seed).count_batches(epoch),
@@ -260,13 +261,13 @@ class Mix(BasePolicy):
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
     ) -> NDArray[np.int64]:
-        """Return which of its sequence's windows each span is, int64 (n,).
+        """Return the index of each span among its sequence's windows, int64 (n,).
 
         Args:
             index: The lengths of all parts.
             spans: int64 (n, 3): sequence, start, stop.
             seed: Seed of the plan.
-            epoch: Epoch of the part: its own.
+            epoch: The part's own epoch.
         """
         if self.rows:
             return number_part_crops(self._rows_policy, index, spans, seed=seed, epoch=epoch)
@@ -285,13 +286,13 @@ class Mix(BasePolicy):
 
     @property
     def _group(self) -> int:
-        """Batches of one part that come one after another."""
+        """Number of consecutive batches of one part."""
         if self.keep == "batch":
             return 1
         return self.batches_per_update or self.balance_ranks or 1
 
     def _check_choices(self) -> None:
-        for name, value, choices in (("by", self.by, ShareBy), ("keep", self.keep, Keep)):
+        for name, value, choices in (("by", self.by, MixedBy), ("keep", self.keep, Keep)):
             if value not in get_args(choices) and (value is not None or name == "keep"):
                 allowed = "one of " + ", ".join(map(repr, get_args(choices)))
                 raise ConfigError(must_be(f"policy 'mix': `{name}`", allowed, repr(value)))
@@ -355,14 +356,14 @@ class Mix(BasePolicy):
         """Return the weight of a part of ``count`` sequences."""
         return weigh_part(cast(Part, self.parts[name]).weight, count, self.temperature)
 
-    def _count_units(self, index: SequenceIndex) -> list[int]:
-        """Return how often batches of each part come, as integers that add up to a constant."""
+    def _scale_weights(self, index: SequenceIndex) -> list[int]:
+        """Return the relative number of batches of each part, as integers of a constant sum."""
         return scale_weights(
             [self._compute_rate(name, part) for name, part in self._match_parts(index).items()]
         )
 
     def _compute_rate(self, name: str, index: SequenceIndex) -> Fraction:
-        """Return how often batches of a part come, relative to those of the others.
+        """Return the number of batches of a part, relative to those of the others.
 
         Raises:
             PlanError: If the part has no batch.
@@ -381,19 +382,19 @@ class Mix(BasePolicy):
         if by == "batches" or (by == "sequences" and self.rows):
             return rate
         sequences, timesteps = count_planned(policy, index, whole=self.rows)
-        own = sequences if self.rows else batches  # what comes as often as the rate says
+        own = sequences if self.rows else batches  # counted by the rate
         return rate * own / (sequences if by == "sequences" else timesteps)
 
-    def _count_batches(self, index: SequenceIndex, units: list[int]) -> int:
-        """Return the batches of an epoch: one pass over the part that is largest by weight."""
+    def _count_batches(self, index: SequenceIndex, weights: list[int]) -> int:
+        """Return the number of batches of an epoch: a pass over the part largest by weight."""
         if self.batches is not None:
             return self.batches
         sizes = [
-            (self._weigh(name, len(part)), self._get_policy(name).num_batches(part), unit)
-            for (name, part), unit in zip(self._match_parts(index).items(), units, strict=True)
-            if unit
+            (self._weigh(name, len(part)), self._get_policy(name).num_batches(part), weight)
+            for (name, part), weight in zip(self._match_parts(index).items(), weights, strict=True)
+            if weight
         ]
-        _, own_batches, unit = max(sizes)
-        count = -(-own_batches * WEIGHT_UNITS // unit)
+        _, own_batches, weight = max(sizes)
+        count = -(-own_batches * WEIGHT_TOTAL // weight)
         multiple = 1 if self.keep == "batch" else self.batches_per_update or _ROUNDED_BATCHES
         return -(-count // multiple) * multiple

@@ -1,8 +1,8 @@
 """Policy ``packed``: several whole sequences in each row, rows of one length.
 
-For attention over concatenated documents (collator ``varlen``) and for language models. Which
-lengths share a row follows from the histogram alone, so every epoch has the same number of rows;
-which sequences of these lengths share it is drawn for every epoch.
+For attention over concatenated documents (collator ``varlen``) and for language models. The lengths
+that share a row follow from the histogram alone, so every epoch has the same number of rows; the
+sequences of these lengths are drawn for every epoch.
 
 Lengths are packed by best fit decreasing, over the histogram. Equal lengths are placed together, so
 the work grows with the number of different lengths, not of items.
@@ -39,11 +39,11 @@ from seqdata.planning.randomness import Draw, Purpose
 
 
 class PackedRowsLayout(NamedTuple):
-    """Slots for items, row by row.
+    """Positions of items, row by row.
 
     Attributes:
-        lengths: int64 (n,), timesteps of each place.
-        offsets: int64 (r+1,), row -> places.
+        lengths: int64 (n,), timesteps of the item at each position.
+        offsets: int64 (r+1,), row -> positions.
     """
 
     lengths: NDArray[np.int64]
@@ -107,7 +107,7 @@ def pack_lengths(
         row_length: Timesteps of a row.
 
     Returns:
-        The slots in the rows; as many of each length as there are items of it.
+        The positions in the rows; as many of each length as there are items of it.
 
     Source: D. S. Johnson, "Near-optimal bin packing algorithms", MIT, 1973 (best fit decreasing).
     """
@@ -166,16 +166,16 @@ class Packed(SequencePolicy):
     """Batches of ``rows`` rows that hold whole sequences, up to ``row_length`` timesteps each.
 
     Args:
-        rows: Rows of a batch.
-        row_length: Most timesteps of a row.
+        rows: Number of rows of a batch.
+        row_length: Maximum number of timesteps of a row.
         shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
             of 2^18 neighbours, for data larger than memory on slow media; False: the same rows in
             every epoch. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
-        max_length: Most timesteps of a sequence; None: the row's.
-        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
-        empty: What happens to sequences of length 0: ``drop`` or ``error``.
-        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
+        max_length: Maximum number of timesteps of a sequence; None: ``row_length``.
+        too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: Treatment of sequences of length 0: ``drop`` or ``error``.
+        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -213,7 +213,7 @@ class Packed(SequencePolicy):
 
 @dataclass(frozen=True, slots=True)
 class PackedRowsCutter:
-    """Pack a block's items into rows and cut these every few."""
+    """Rule that packs a block's items into rows, ``rows`` of them in a batch."""
 
     rows: int
     row_length: int
@@ -222,11 +222,11 @@ class PackedRowsCutter:
 
     @property
     def block_items(self) -> int:
-        """Items of a block where there is more than one."""
+        """Items of a block, if there are several."""
         return self.max_block
 
     def count_batches(self, blocks: Blocks) -> list[BlockCost]:
-        """Count each block's batches from the histogram of its lengths."""
+        """Return the number of batches of each block, from the histogram of its lengths."""
         counts = []
         for block in blocks:
             layout = pack_lengths(*count_lengths(blocks.sizes(block)), self.row_length)
@@ -235,7 +235,7 @@ class PackedRowsCutter:
         return counts
 
     def cut(self, items: BlockItems, draw: Draw | None, block: int) -> BlockBatches:
-        """Pack a block's items; the order of equal lengths and the order of rows are drawn."""
+        """Pack a block's items; the order of equal lengths and that of rows are random."""
         lengths = items.lengths
         members = order_longest_first(lengths)
         if draw is not None:

@@ -1,8 +1,8 @@
-"""Policy ``segments``: weights that change in the middle of an epoch, at declared places.
+"""Policy ``segments``: weights that change within an epoch, at declared batches.
 
-The place of a change is declared before the run, and the number of batches does not depend on the
-weights. So a length is exact, what is read ahead is never out of date, and a resumed run makes the
-choices of the one before.
+The batches of changes are declared before the run, and the number of batches does not depend on the
+weights. So lengths are exact, batches that are read ahead are never outdated, and a resumed run
+makes the choices of the one before.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from seqdata.report import PlanReport, make_report
 
 @dataclass(frozen=True, slots=True)
 class Segments(WrapperPolicy):
-    """Batches of a policy whose weights may change every so many batches.
+    """Batches of a policy whose weights may change after a fixed number of batches.
 
-    ``Loader.set_weights`` sets the weights of the next segments, where one begins; ``Feedback``
-    does so for a Trainer. All epochs have as many batches as the first one of the policy, whatever
-    the weights are. Where a batch is cut by its timesteps, a segment ends with its last declared
-    batch, and the rest of what was drawn for it is left out.
+    ``Loader.set_weights`` sets the weights of the next segments where one begins; ``Feedback`` does
+    so for a Trainer. All epochs have the number of batches of the policy's first one, independent
+    of the weights. If batches are cut by their timesteps, a segment ends with its last declared
+    batch, and the other sequences drawn for it are left out.
 
     Evaluation is planned by the innermost policy alone.
 
     Args:
-        policy: ``Weighted``, or a ``Mix``; with ``rows`` one of ``Fixed``, ``Sorted``, ``Bucketed``
-            or random ``Windows``. What is weighted does not follow the epoch, as a
-            ``Curriculum`` does.
-        batches: Batches of a segment, over all ranks; the last one of an epoch may have fewer.
+        policy: ``Weighted``, or a ``Mix``; with ``rows`` a ``Mix`` of ``Fixed``, ``Sorted``,
+            ``Bucketed`` or random ``Windows``. The weighted policy must not depend on the epoch, as
+            a ``Curriculum`` does.
+        batches: Number of batches of a segment, over all ranks; the last one of an epoch may have
+            fewer.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -82,7 +83,7 @@ class Segments(WrapperPolicy):
         return True
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan, with the weights that the policy has."""
+        """Return the plan of an epoch with the policy's own weights."""
         return self.plan_epoch(index, seed=seed, epoch=epoch, history=self.make_history())
 
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
@@ -105,13 +106,13 @@ class Segments(WrapperPolicy):
     def plan_epoch(
         self, index: SequenceIndex, *, seed: int, epoch: int, history: WeightHistory
     ) -> Plan:
-        """Make the epoch's plan, whose segments have the weights of a run.
+        """Return the plan of an epoch whose segments have the weights of a run.
 
         Args:
             index: The lengths.
             seed: Seed of the run.
-            epoch: Number of the epoch.
-            history: Weights of the run; a segment is planned with those it has then.
+            epoch: Index of the epoch.
+            history: Weights of the run, looked up when a segment is planned.
         """
         policy: Any = self.policy
 
@@ -140,7 +141,7 @@ class Segments(WrapperPolicy):
 
 
 def _check_epochs(policy: Policy) -> None:
-    """Raise if a policy follows the epoch, of which a segment's rounds do not know."""
+    """Raise if a policy depends on the epoch, which the rounds of a segment do not have."""
     varying = find_varying(policy)
     if varying is None:
         return

@@ -4,7 +4,7 @@ For truncated backpropagation through time (Williams and Peng, 1990; Sutskever, 
 next batch continues where row j of this one stopped, so a recurrent state can be carried over.
 
 Chunk lengths that vary are drawn once from the seed, in a new order in every epoch. Chunks then end
-at other timesteps in every epoch, which evens out how far gradients reach (AWD-LSTM: S. Merity,
+at other timesteps in every epoch, which evens out the reach of gradients (AWD-LSTM: S. Merity,
 N. S. Keskar and R. Socher, "Regularizing and optimizing LSTM language models", 2018). Their number
 follows from the length of a lane alone. Only raw words of Philox are used, and integers, so that no
 release of NumPy and no CPU changes a length.
@@ -26,14 +26,16 @@ from seqdata.plan import Plan, PlanOrigin
 from seqdata.plan_table import ArrayTable, offsets_from_sizes
 from seqdata.planning.build import check_counts, make_fingerprint, make_full_report
 from seqdata.planning.items import Empty, Items, WholeSequences, select_items
-from seqdata.planning.lanes.assign import LaneAssignment, SwapLimits, assign_lanes, make_queues
-from seqdata.planning.lanes.step_table import (
+from seqdata.planning.lane_assignment import LaneAssignment, SwapLimits, assign_lanes, make_queues
+from seqdata.planning.lanes import (
     Chunks,
     LaneSchedule,
     UnevenChunks,
+    make_column_offsets,
+    make_queued_lanes,
     make_step_table,
+    make_stream_lanes,
 )
-from seqdata.planning.lanes.stream import make_column_offsets, make_queued_lanes, make_stream_lanes
 from seqdata.planning.policy import BasePolicy
 from seqdata.planning.randomness import Draw, Purpose
 
@@ -51,7 +53,7 @@ class Jitter:
     Args:
         short: Fraction of chunks around half the usual length.
         spread: Standard deviation, in timesteps.
-        least: Least timesteps of a chunk.
+        least: Minimum number of timesteps of a chunk.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -74,7 +76,7 @@ class Jitter:
                 )
 
     def count(self, chunk: int, timesteps: int) -> int:
-        """Return how many chunks cover ``timesteps``: about as many as expected of the law."""
+        """Return the number of chunks that cover ``timesteps``, near the expected number."""
         rounded = 0.5 if self.spread else 0.0  # down
         mean = max(self.least, chunk * (1 - self.short / 2) - rounded)
         return math.ceil(timesteps / mean)
@@ -86,7 +88,8 @@ class Jitter:
             chunk: The usual length.
             timesteps: Timesteps of the longest lane.
             seed: The run's seed, which determines the lengths.
-            epoch: Determines the order of the lengths; None for the order in which they were drawn.
+            epoch: The epoch, which determines the order of the lengths; None: the order in which
+                they were drawn.
         """
         count = self.count(chunk, timesteps)
         if not count:
@@ -112,7 +115,7 @@ class Jitter:
         return np.maximum(self.least, lengths)
 
     def _fit_lengths(self, lengths: NDArray[np.int64], timesteps: int) -> NDArray[np.int64]:
-        """Return lengths changed by about the same amount each, ``timesteps`` in total."""
+        """Return lengths changed by nearly equal amounts, ``timesteps`` in total."""
         count = len(lengths)
         each, remainder = divmod(timesteps - int(lengths.sum()), count)
         lengths = lengths + each
@@ -137,23 +140,24 @@ class TBPTT(BasePolicy):
     of weight 0. Sequences are shuffled, never the chunks of one.
 
     Args:
-        lanes: Rows of a batch, over all ranks.
-        chunk: Most timesteps of a row; or ``chunk(epoch)``, if it grows: epochs then differ in
-            their number of steps, and a Trainer needs ``reload_dataloaders_every_n_epochs=1``.
-        advance: Timesteps from a chunk's start to the next one's; None for ``chunk``. If it is
-            less, chunks overlap: what they have in common is context in the later one
-            (``batch.burn_in``), and is not scored.
+        lanes: Number of rows of a batch, over all ranks.
+        chunk: Maximum number of timesteps of a row; or a function ``chunk(epoch)``: epochs then
+            differ in their number of steps, and a Trainer needs
+            ``reload_dataloaders_every_n_epochs=1``.
+        advance: Timesteps from a chunk's start to the start of the next; None: ``chunk``. If it is
+            less, chunks overlap: the common timesteps are context in the later one
+            (``batch.burn_in``), and are not scored.
         continuous: Whether sequences are concatenated to one stream that is cut into equal columns,
             one per lane, with state carried over their ends: as language models are trained. A
             shift then shifts the stream.
         segments: Whether a row continues with the lane's next sequence where one ends in a chunk;
-            lanes are packed by timesteps, and ``batch.segments`` says what a row holds.
-        jitter: Whether the lengths of chunks vary from step to step, or how (``Jitter``): the same
-            lengths in every epoch, in another order. ``batch.lr_scale`` is what the learning rate
-            is multiplied by. Needs ``continuous`` or ``segments``.
+            lanes are packed by timesteps, and ``batch.segments`` lists the spans of rows.
+        jitter: Whether the lengths of chunks vary from step to step, or their law (``Jitter``): the
+            same lengths in every epoch, in another order. ``batch.lr_scale`` is the factor of the
+            learning rate. Needs ``continuous`` or ``segments``.
         shuffle: Whether sequences are shuffled between epochs; else lanes read in the data's order.
         axis: The axis that is planned on.
-        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        empty: Treatment of sequences of length 0: ``drop`` or ``error``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -186,11 +190,8 @@ class TBPTT(BasePolicy):
                     "policy 'tbptt': `shuffle`",
                     "True or False",
                     f"{self.shuffle!r}",
-                    (
-                        "Whole sequences are shuffled, and never the chunks of one: their lane "
-                        "carries "
-                        "a state"
-                    ),
+                    "Whole sequences are shuffled, never the chunks of one: their lane carries a "
+                    "state",
                 )
             )
         if self.advance is not None:
@@ -201,13 +202,14 @@ class TBPTT(BasePolicy):
                         "policy 'tbptt': `advance`",
                         f"at most `chunk`={self.chunk}",
                         f"{self.advance}",
-                        "What lies between two chunks would be left out",
+                        "The timesteps between two chunks would be left out",
                     )
                 )
         if self.segments and self.continuous:
             raise ConfigError(
-                "policy 'tbptt': `segments` and `continuous` cannot both be True: "
-                "`continuous` carries the state over the ends of sequences, `segments` does not"
+                "policy 'tbptt': at most one of `segments` and `continuous` must be True, but both "
+                "are: `continuous` carries the state over the ends of sequences, `segments` does "
+                "not. Leave one of them out."
             )
         if self.segments and self.advance not in (None, self.chunk):
             raise ConfigError(
@@ -215,7 +217,7 @@ class TBPTT(BasePolicy):
                     "policy 'tbptt': `advance`",
                     "None",
                     f"{self.advance} with `segments`=True",
-                    "A row of several sequences has no place for the context of each",
+                    "A row of several sequences has no room for the context of each",
                 )
             )
         if self.jitter is not False:
@@ -248,7 +250,7 @@ class TBPTT(BasePolicy):
             )
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan."""
+        """Return the plan of an epoch."""
         return self._for_epoch(epoch)._build_plan(index, seed, epoch)
 
     @property
@@ -310,27 +312,27 @@ class TBPTT(BasePolicy):
         return WholeSequences(empty=self.empty)
 
     def _select_items(self, index: SequenceIndex) -> tuple[Items, int]:
-        """Return the planned sequences, and how many timesteps at the end are only targets."""
+        """Return the planned sequences, and the number of timesteps at the end for targets only."""
         lookahead = 0
         if self.continuous:
             index, lookahead = index.unshifted(self.axis)
         return select_items(index, self.axis, self._make_rule(), policy="tbptt"), lookahead
 
     def _assign_lanes(self, items: Items) -> LaneAssignment:
-        """Return the lanes' packing, made once per index."""
+        """Return the assignment of sequences to lanes, made once per index."""
         sizes = _identity if self.segments else self._chunks.count_chunks
         return items.index.remember(
-            ("dealt", items.axis, self.segments or self._chunks, self.lanes),
+            ("lanes", items.axis, self.segments or self._chunks, self.lanes),
             lambda: assign_lanes(sizes(_select_nonempty(items)[1]), self.lanes),
         )
 
     def _count_steps(self, items: Items, lookahead: int) -> int:
         if not self._is_stream:
             return int(self._assign_lanes(items).loads.max())
-        widest = self._longest_lane(items, lookahead)
+        longest = self._longest_lane(items, lookahead)
         if self.jitter:
-            return self._jitter.count(self._chunk, widest)
-        return int(self._chunks.count_chunks(np.array([widest]))[0]) if widest else 0
+            return self._jitter.count(self._chunk, longest)
+        return int(self._chunks.count_chunks(np.array([longest]))[0]) if longest else 0
 
     @property
     def _jitter(self) -> Jitter:
@@ -359,14 +361,14 @@ class TBPTT(BasePolicy):
     def _make_stream(self, items: Items, lookahead: int, draw: Draw) -> LaneSchedule:
         numbers, lengths = _select_nonempty(items)
         shuffle_draw = draw if self.shuffle else None
-        widest = self._longest_lane(items, lookahead)
+        longest = self._longest_lane(items, lookahead)
         chunks: Chunks | UnevenChunks = self._chunks
         chunk = self._chunk
         limits = SwapLimits(self._count_steps(items, lookahead) * chunk, chunk, chunk)
         if self.jitter:
             seed, epoch = (draw.seed, draw.epoch) if self.shuffle else (0, None)
-            chunks = self._jitter.chunks(self._chunk, widest, seed, epoch)
-            limits = SwapLimits(widest, slack=chunk)
+            chunks = self._jitter.chunks(self._chunk, longest, seed, epoch)
+            limits = SwapLimits(longest, slack=chunk)
         if self.continuous:
             order = np.arange(len(numbers))
             if shuffle_draw is not None:
@@ -384,7 +386,7 @@ def _identity(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _count_timesteps(items: Items) -> int:
-    """Count the timesteps of all sequences, once per index."""
+    """Return the number of timesteps of all sequences, counted once per index."""
     return items.index.remember(
         ("timesteps", items.axis),
         lambda: int(_select_nonempty(items)[1].sum()),

@@ -1,8 +1,8 @@
 """Policy ``token-budget``: as many rows as fit a budget of padded timesteps.
 
-Sorted sequences are walked from the longest in *length buckets*, runs that are batched together.
-How many sequences a bucket takes follows from the histogram of lengths alone, so every epoch has
-the same number of batches though its rows are mixed again.
+Sorted sequences are divided from the longest on into *length buckets*, runs that are batched
+together. The size of a bucket follows from the histogram of lengths alone, so every epoch has the
+same number of batches although its rows are mixed again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, PlanError, must_be
 from seqdata.index import DEFAULT_AXIS, SequenceIndex
-from seqdata.planning.batch_order import deal_copies, lengthen_copies
+from seqdata.planning.batch_order import distribute_copies, lengthen_copies
 from seqdata.planning.blocks import (
     MAX_BLOCK_ITEMS,
     Block,
@@ -47,25 +47,25 @@ class TokenBudget(SequencePolicy):
     """Batches of at most ``max_tokens`` timesteps, padding included.
 
     Args:
-        max_tokens: Most timesteps of a batch after padding: rows x longest row.
-        max_rows: Most rows of a batch; None: no limit.
-        cost: What a row costs: None: its length along the axis; ``max``: its length along its
-            longest axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64
-            (n,)`` with lengths by axis.
-        min_batches: Least batches of a bucket (``m_min``): a larger one mixes more and pads more.
+        max_tokens: Maximum number of timesteps of a batch after padding: rows x longest row.
+        max_rows: Maximum number of rows of a batch; None: no limit.
+        cost: Cost of a row. None: its length along the axis; ``max``: its length along its longest
+            axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64 (n,)`` with
+            lengths by axis.
+        min_batches: Minimum number of batches of a bucket: more batches mix more and pad more.
         shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
             of 2^18 neighbours, for data larger than memory on slow media; False: exact order,
             longest first. See "How data is shuffled" in the docs.
         axis: The axis that is planned on.
-        max_length: Most timesteps of a row; None: the budget.
-        too_long: What happens to longer ones: ``error``, ``split``, ``truncate`` or ``drop``.
-        empty: What happens to sequences of length 0: ``drop`` or ``error``.
+        max_length: Maximum number of timesteps of a row; None: the budget.
+        too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
+        empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
-        keep: Which timesteps remain of a sequence that is truncated: the ``first`` or the ``last``.
-        balance_ranks: How many consecutive batches have like lengths, so that as many ranks have
-            equal work in a step; 1: none, a random order whatever the number of ranks. None: the
-            DataModule's ``batches_per_update``, else the number of ranks of a Loader or Trainer;
-            in a plan by itself 1.
+        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
+        balance_ranks: Number of consecutive batches of similar lengths, so that as many ranks have
+            equal work in a step; 1: a random order for any number of ranks. None: the DataModule's
+            ``batches_per_update``, else the number of ranks of a Loader or Trainer; 1 in a plan
+            that is made directly.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -139,14 +139,14 @@ def _refuse_costly(items: Items, policy: TokenBudget) -> None:
         if len(too_costly):
             raise PlanError(
                 f"policy 'token-budget': sequence {items.index.names(too_costly[:1])} costs "
-                f"{int(sizes.max())}, more than `max_tokens`={policy.max_tokens}; raise it, or "
-                "filter the data"
+                f"{int(sizes.max())}, more than `max_tokens`={policy.max_tokens}. Raise it, or "
+                "filter the data."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LengthBuckets:
-    """Cut a block into buckets and these into batches."""
+    """Rule that cuts a block into buckets, and buckets into batches."""
 
     max_tokens: int
     max_rows: int | None
@@ -156,11 +156,11 @@ class LengthBuckets:
 
     @property
     def block_items(self) -> int:
-        """Most items that are planned as one block."""
+        """Items of a block, if there are several."""
         return self.max_block
 
     def count_batches(self, blocks: Blocks) -> list[BlockCost]:
-        """Count each block's batches from the histogram of its lengths."""
+        """Return the number of batches of each block, from the histogram of its lengths."""
         counts = []
         for block in blocks:
             tops, rows, sizes = self.walk(*count_lengths(self._find_sizes(blocks, block)))
@@ -171,14 +171,14 @@ class LengthBuckets:
     def walk(
         self, lengths: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Walk the histogram from the longest.
+        """Divide the histogram into buckets, from the longest items on.
 
         Args:
-            lengths: int64 (k,), falling.
-            counts: int64 (k,), how many items have each length.
+            lengths: int64 (k,), decreasing.
+            counts: int64 (k,), number of items of each length.
 
         Returns:
-            Per bucket, int64: its longest item, the rows of its batches, the items it takes.
+            Longest item, rows of a batch and number of items of each bucket, int64 (buckets,) each.
         """
         falling = (-lengths).tolist()  # rising, for bisect
         cumulative = np.cumsum(counts).tolist()  # items at least as long as each length
@@ -206,14 +206,14 @@ class LengthBuckets:
         )
 
     def _lengthen(self, items: BlockItems) -> NDArray[np.int64]:
-        """Return the lengths that buckets are made of; copies of a sequence have several."""
+        """Return the lengths that buckets are made of, which differ for copies of a sequence."""
         if items.copies is None:
             return items.lengths
         order = order_longest_first(items.lengths)
         return lengthen_copies(items.lengths, order, items.copies, self.max_tokens)
 
     def cut(self, items: BlockItems, draw: Draw | None, block: int) -> BlockBatches:
-        """Cut a block's items into batches; ties are random, rows are shuffled within a bucket."""
+        """Cut a block's items into batches, shuffled within their bucket."""
         lengths, count = self._lengthen(items), len(items.lengths)
         if draw is None:
             members = order_longest_first(lengths)
@@ -221,19 +221,15 @@ class LengthBuckets:
             members = draw.permutation(Purpose.MEMBERS, count, block)
             members = members[order_longest_first(lengths[members])]
         ranked = lengths[members]
-        starts_of_lengths = np.flatnonzero(
-            np.diff(ranked, prepend=-1)
-        )  # first place of each length
-        _, rows, sizes = self.walk(
-            ranked[starts_of_lengths], np.diff(np.append(starts_of_lengths, count))
-        )
+        firsts = np.flatnonzero(np.diff(ranked, prepend=-1))  # first position of each length
+        _, rows, sizes = self.walk(ranked[firsts], np.diff(np.append(firsts, count)))
         if draw is not None:
             bucket = np.repeat(np.arange(len(sizes)), sizes)
             shuffled = draw.permutation(Purpose.MIX, count, block)
             if items.copies is None:
                 members = members[shuffled[np.argsort(bucket[shuffled], kind="stable")]]
             else:
-                members = deal_copies(members, shuffled, items.copies, bucket, rows, sizes)
+                members = distribute_copies(members, shuffled, items.copies, bucket, rows, sizes)
         starts = np.cumsum(sizes) - sizes
         batches = -(-sizes // rows)
         number_in_bucket = np.arange(int(batches.sum())) - np.repeat(

@@ -1,7 +1,7 @@
 """Policy ``weighted``: sequences drawn by weight, then batched by another policy.
 
-The use of ``WeightedRandomSampler``, as part of the plan: the same on any number of ranks and
-workers, with an exact number of batches, resumed in the middle of an epoch.
+It does the work of a ``WeightedRandomSampler`` in the plan: the draws are the same on any number of
+ranks and workers, the number of batches is exact, and a run resumes in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class WeightArray:
     """Weights that were passed as an array; equal if their digests are.
 
     Args:
-        values: float64 (n,).
+        values: The weights, float64 (n,).
 
     Attributes:
-        values: The same.
+        values: The argument.
         digest: Digest of the values, 32 hex digits.
     """
 
@@ -63,7 +63,7 @@ class WeightArray:
 
 
 def make_weight_array(weights: Any) -> WeightArray:
-    """Return weights of sequences that were passed as anything like an array.
+    """Return weights of sequences that were passed as an array or a sequence of numbers.
 
     Raises:
         ConfigError: If they are invalid.
@@ -114,7 +114,7 @@ def check_labels(values: NDArray[Any], name: str, index: SequenceIndex) -> None:
 
 
 def balance_labels(is_planned: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return 1 / (how often its value occurs) for each sequence that is planned, float64 (n,)."""
+    """Return 1 / (number of sequences of its value) for each planned sequence, float64 (n,)."""
     weights = np.zeros(len(values))
     _, value_numbers, counts = np.unique(
         values[is_planned], return_inverse=True, return_counts=True
@@ -123,7 +123,7 @@ def balance_labels(is_planned: NDArray[np.bool_], values: NDArray[Any]) -> NDArr
     return weights
 
 
-_CACHED_EPOCHS = 2  # of what was drawn: a reader may be in the next epoch already
+_CACHED_EPOCHS = 2  # epochs whose draws are kept: a reader may be in the next one already
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,9 @@ class Balanced:
 
 
 def balanced(field: str) -> Balanced:
-    """Return weights for ``Weighted``: 1 / (how often a sequence's value of a field occurs).
+    """Return weights for ``Weighted``: 1 / (number of sequences of a sequence's value of a field).
 
-    Each value is then drawn equally often, whatever its share in the data.
+    Each value is then drawn equally often, independent of its fraction in the data.
 
     Args:
         field: Name of a field with one value per sequence: a number or a string.
@@ -148,18 +148,18 @@ def balanced(field: str) -> Balanced:
 class Weighted(WrapperPolicy):
     """Batches of sequences that are drawn by weight, different ones in every epoch.
 
-    A sequence is drawn as often as ``draws * weight / sum of weights`` says, rounded down or up at
-    random so that this is the mean over epochs. With equal weights and no ``draws`` each comes
-    once. Sequences that the inner policy leaves out (too long, empty) are not drawn.
+    A sequence is drawn ``draws * weight / sum of weights`` times, rounded down or up at random so
+    that this is the mean over epochs. With equal weights and no ``draws`` each comes once.
+    Sequences that the inner policy leaves out (too long, empty) are not drawn.
 
     Evaluation is planned by the inner policy alone: each sequence once.
 
     Args:
-        policy: Makes batches of what is drawn; any policy without lanes. A ``Curriculum`` goes
-            around the weights.
+        policy: Policy that makes batches of the drawn sequences: any without lanes. A
+            ``Curriculum`` must be around this policy, not within it.
         weights: Name of a field with one number per sequence; an array (sequences,) in the order of
             the store; ``balanced("label")``; None: all are equal.
-        draws: Sequences of an epoch, a repeated one each time; None: as many as the inner policy
+        draws: Number of draws of an epoch; None: the number of sequences that the inner policy
             plans.
         importance: Whether ``batch.weight`` is 1 / (N p) for a sequence that is drawn with
             probability p of N sequences, so that a weighted mean is that of the data as it is.
@@ -192,7 +192,7 @@ class Weighted(WrapperPolicy):
         check_flags("policy 'weighted'", importance=self.importance)
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan."""
+        """Return the plan of an epoch."""
         rates = self._find_rates(index)
         drawn = self._draw(index, rates, Draw(seed, epoch))
         return self._plan_drawn(index, rates, drawn, Draw(seed, epoch))
@@ -206,7 +206,7 @@ class Weighted(WrapperPolicy):
         *,
         is_segment: bool = False,
     ) -> Plan:
-        """Return the plan of what was drawn for an epoch, or for a round of a segment."""
+        """Return the plan of the sequences drawn for an epoch, or for a round of a segment."""
         seed, epoch = draw.seed, draw.epoch
         inner = self.policy.plan(drawn.index, seed=seed, epoch=epoch)
         self._check_plan(inner)
@@ -236,7 +236,7 @@ class Weighted(WrapperPolicy):
 
     @property
     def varies(self) -> bool:
-        """Whether epochs differ in their number of batches, as the lengths do that are drawn."""
+        """Whether epochs differ in their number of batches, as they do if it depends on lengths."""
         return as_policy(self.policy).items_per_sequence is None
 
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
@@ -254,17 +254,17 @@ class Weighted(WrapperPolicy):
         return index.remember(("batches drawn", self), count)
 
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return how many sequences, or pieces of them, epoch 0 holds, and their timesteps."""
+        """Return the number of sequences, or pieces of them, of epoch 0, and their timesteps."""
         measures = self.plan(index, seed=0, epoch=0).measures
         return int(measures.rows.sum()), int(measures.timesteps.sum())
 
     def expected_draws(self, index: SequenceIndex) -> NDArray[np.float64]:
-        """Return how often each sequence is drawn in an epoch on average, float64 (n,)."""
+        """Return the mean number of draws of each sequence in an epoch, float64 (n,)."""
         return self._find_rates(index).to_float()
 
     @property
     def max_changes(self) -> int:
-        """Number of changes of weights that are kept: that of the segment before may be needed."""
+        """Number of changes of weights that are kept: 2, for the segment before the current one."""
         return 2
 
     def make_weights(self, index: SequenceIndex, weights: Any) -> WeightArray:
@@ -285,7 +285,7 @@ class Weighted(WrapperPolicy):
         segment: Segment,
         changes: Sequence[WeightChange],
     ) -> RoundFn:
-        """Return the maker of a segment's rounds, each a draw of its own."""
+        """Return the function that plans a segment's rounds, each with draws of its own."""
         weights = changes[-1].weights if changes else self.weights
         draws = self._count_segment_draws(index, segment)
         rates = replace(self, weights=weights, draws=draws)._compute_rates(index)
@@ -299,10 +299,10 @@ class Weighted(WrapperPolicy):
         return make_round
 
     def _count_segment_draws(self, index: SequenceIndex, segment: Segment) -> int:
-        """Return how many sequences are drawn for a segment, whatever the weights are."""
+        """Return the number of draws of a segment, which does not depend on the weights."""
         rates = self._find_rates(index)
         batches = segment.epoch_batches
-        if self.varies:  # more than fit, so that those that are left out do not shift lengths
+        if self.varies:  # more than fit, so that the rest does not bias lengths
             return rates.draws
 
         def count(draws: int) -> int:
@@ -333,7 +333,7 @@ class Weighted(WrapperPolicy):
         return drawn
 
     def _find_rates(self, index: SequenceIndex) -> DrawRates:
-        """Return how often sequences are drawn, worked out once per index."""
+        """Return the expected draws of sequences, computed once per index."""
         key = ("rates", self.policy, self.weights, self.draws)
         return index.remember(key, lambda: self._compute_rates(index))
 
@@ -415,7 +415,7 @@ def _check_inner(policy: Any) -> None:
 
 
 def _check_epochs(policy: Policy) -> None:
-    """Raise if what a policy leaves out, and so what may be drawn, follows the epoch."""
+    """Raise if the sequences that a policy leaves out, and so may be drawn, depend on the epoch."""
     varying: Any = find_varying(policy)
     is_cut = getattr(find_base_policy(policy), "too_long", None) in ("split", "truncate")
     if varying is not None and as_policy(varying).inner_policy is not None and not is_cut:

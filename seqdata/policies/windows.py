@@ -34,12 +34,12 @@ class Windows(BlockPolicy):
     sequences have none and are listed in the plan's report.
 
     Args:
-        size: Timesteps of the context.
+        size: Number of timesteps of the context.
         stride: Timesteps from one start to the next; None: ``size``. Not with ``random``.
-        batch_size: Windows of a batch.
-        horizon: Timesteps of the future.
+        batch_size: Number of windows of a batch.
+        horizon: Number of timesteps of the future.
         random: Whether windows are at random positions, different ones in every epoch.
-        per_sequence: Windows of each sequence, where they are random.
+        per_sequence: Number of random windows of each sequence.
         shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
             of 2^18 neighbours, for data larger than memory on slow media; False: the data's order.
             See "How data is shuffled" in the docs.
@@ -85,21 +85,21 @@ class Windows(BlockPolicy):
                     "policy 'windows': `per_sequence`",
                     "1",
                     f"{self.per_sequence} without `random`=True",
-                    "The stride says how many windows there are",
+                    "The number of windows follows from the stride",
                 )
             )
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan; ``lookahead`` is the horizon."""
+        """Return the plan of an epoch, whose ``lookahead`` is the horizon."""
         plan = BlockPolicy.plan(self, index, seed=seed, epoch=epoch)
         return plan.with_lookahead(self.horizon)
 
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
     ) -> NDArray[np.int64]:
-        """Return which of its sequence's windows each span is, int64 (n,); 0 on a grid.
+        """Return the index of each span among its sequence's windows, int64 (n,); 0 on a grid.
 
-        Of random windows at the same position it is the number of the first.
+        Random windows at the same position have the index of the first of them.
         """
         numbers = np.zeros(len(spans), dtype=np.int64)
         if not self.random:
@@ -107,8 +107,8 @@ class Windows(BlockPolicy):
         rule, draw = self._make_rule(), Draw(seed, epoch)
         lengths = index.at(self.axis, spans[:, 0])
         for crop in range(self.per_sequence - 1, -1, -1):
-            parts = np.full(len(spans), crop, dtype=np.int64)
-            pieces = ItemPieces(lengths, parts, partial(index.drawn_for, spans[:, 0]))
+            crops = np.full(len(spans), crop, dtype=np.int64)
+            pieces = ItemPieces(lengths, crops, partial(index.drawn_for, spans[:, 0]))
             numbers[rule.bounds(pieces, draw)[0] == spans[:, 1]] = crop
         return numbers
 
@@ -178,7 +178,7 @@ class RandomWindows:
     def bounds(
         self, pieces: ItemPieces, draw: Draw | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return start and stop of each window's context, int64 (n,); without a draw, from 0."""
+        """Return start and stop of each window's context, int64 (n,); 0 as start without a draw."""
         if draw is None:  # only lengths are needed
             return np.zeros_like(pieces.lengths), np.full_like(pieces.lengths, self.size)
         room = pieces.lengths - self.size - self.horizon + 1

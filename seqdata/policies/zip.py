@@ -1,13 +1,13 @@
 """Policy ``zip``: a batch of each of several data sets in every step.
 
 One part leads: its epochs are those of the steps. The others go through their own epochs, one after
-another, and continue in the next epoch where they were. All of it follows from epoch and number of
-a step, so a run continues anywhere.
+another, and continue in the next epoch where they were. All of it follows from epoch and index of a
+step, so a run continues anywhere.
 
 An epoch of a part is cut from the endless run of its own epochs, as long as that of the part that
-leads. So batch k of epoch e of any part is found without playing what comes before. Place in the
-flow: policies of parts -> a plan per part, which the engine of the part plays, and a plan of all
-parts together, by which steps are counted. Reads: plans. Makes: batches.
+leads. So batch k of epoch e of any part is found without playing the batches before it. Place in
+the flow: policies of parts -> a plan per part, which the engine of the part plays, and a plan of
+all parts together, by which steps are counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from seqdata.planning.policy import (
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 
-_RUN_BATCHES = 64  # that are described at once
+_RUN_BATCHES = 64  # batches that are described at once
 _ONLY_PART = PartOrder((), ~0)
 
 
@@ -55,8 +55,8 @@ class ZippedPart(WrapperPolicy):
 
     Attributes:
         name: Name of the part.
-        policy: That batches it.
-        batches: Batches of an epoch: those of the part that leads.
+        policy: Policy of the part.
+        batches: Number of batches of an epoch: that of the part that leads.
     """
 
     name: str
@@ -87,7 +87,7 @@ class ZippedPart(WrapperPolicy):
             index: The lengths of the part.
             seed: Seed of the part.
             epoch: Epoch of the steps, not the part's own.
-            first_sequence: Number of the part's first sequence in these batches.
+            first_sequence: Index of the part's first sequence in these batches.
         """
 
         def make_run() -> PartRun:
@@ -125,8 +125,8 @@ class ZipTable(BatchTable):
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
         """Return scored timesteps and rows of steps ``first:stop``, over all parts."""
-        of_parts = [part.totals(first, stop, overlap) for part in self.parts]
-        return sum(timesteps for timesteps, _ in of_parts), sum(rows for _, rows in of_parts)
+        totals = [part.totals(first, stop, overlap) for part in self.parts]
+        return sum(timesteps for timesteps, _ in totals), sum(rows for _, rows in totals)
 
     def tables(self) -> Iterator[ArrayTable]:
         """Yield all steps in order, some at a time."""
@@ -140,11 +140,11 @@ class ZipTable(BatchTable):
     def label(self, numbers: Sequence[int]) -> list[PartLabel]:
         """Return the part of each row of these steps, and the part's own epoch."""
         labels = []
-        of_parts = [part.label(numbers) for part in self.parts]
+        part_labels = [part.label(numbers) for part in self.parts]
         for i, number in enumerate(numbers):
             names: list[str] = []
             epochs: list[int] = []
-            for part, found in zip(self.parts, of_parts, strict=True):
+            for part, found in zip(self.parts, part_labels, strict=True):
                 count = len(part.batch(number).lengths)
                 names += [cast(str, found[i].part)] * count
                 epochs += [cast(int, found[i].epoch)] * count
@@ -165,7 +165,7 @@ class ZipTable(BatchTable):
 
 
 def make_zip_report(batch_table: BatchTable, parts: Sequence[MixTable]) -> PlanReport:
-    """Return the report of an epoch, with what the parts' policies leave out, split or truncate.
+    """Return the report of an epoch, with the sequences that parts leave out, split or truncate.
 
     Args:
         batch_table: The steps of the epoch.
@@ -188,11 +188,11 @@ class Zip(BasePolicy):
     a dict: name -> ``SequenceBatch``, each with the fields of its own data, its own ``weight`` and
     ``loss_scale``. ``batch["unlabelled"].part_epoch`` counts the passes over a part.
 
-    Every part is gone through without repetition, shuffled again in each of its own epochs. Its
+    Every part is traversed without repetition, shuffled again in each of its own epochs. Its
     position is kept over the epochs of the steps, so that nothing of a long part is left out.
 
     Args:
-        parts: Name -> how the part is batched.
+        parts: Name -> policy of the part.
         lead: The part whose epochs are those of the steps; None: the one with the most batches, of
             equal ones the first.
         shuffle: Whether the parts are shuffled; else each is in the data's order, and is not drawn
@@ -257,22 +257,22 @@ class Zip(BasePolicy):
 
     @property
     def policies(self) -> Mapping[str, Policy]:
-        """Name -> the policy that batches the part."""
+        """Name -> the policy of the part."""
         if self.shuffle:
             return dict(self.parts)
         return {name: disable_shuffle(policy) for name, policy in self.parts.items()}
 
     def for_ranks(self, ranks: int) -> Zip:
-        """Return the policy whose parts have batches of like lengths for the ranks of a step."""
+        """Return the policy whose parts are balanced for a number of ranks."""
         return replace(
             self,
             parts={name: balance_ranks(policy, ranks) for name, policy in self.parts.items()},
         )
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Make the epoch's plan, in which a batch has the rows of all parts of a step.
+        """Return the plan of an epoch, in which a batch has the rows of all parts of a step.
 
-        The engine plays a plan for each part; this one says which sequences a step has.
+        The engine plays a plan for each part; this one tells the sequences of a step.
         """
         starts = accumulate(map(len, index.parts.values()), initial=0)
         tables = [
@@ -309,7 +309,7 @@ class Zip(BasePolicy):
         return {name: ZippedPart(name, policies[name], count) for name in index.parts}
 
     def _count_batches(self, index: SequenceIndex) -> dict[str, int]:
-        """Return the batches of an own epoch of each part."""
+        """Return the number of batches of an own epoch of each part."""
         advice = "Pass how it is batched, or leave it out of the data."
         parts = match_parts("zip", self.parts, index, "a policy", advice)
         policies: Any = self.policies

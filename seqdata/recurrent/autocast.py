@@ -1,8 +1,8 @@
 """The dtypes in which this processor runs an LSTM under autocast.
 
-Torch hands an LSTM over rows of equal length to oneDNN if autocast makes it bfloat16 or float16,
-and oneDNN has no kernel for that on older processors. What is packed, other dtypes, ``bf16-true``,
-and GRUs run everywhere.
+Torch runs an LSTM over rows of equal length by oneDNN if autocast makes it bfloat16 or float16, and
+oneDNN has no kernel for that on older processors. Packed rows, other dtypes, ``bf16-true`` and GRUs
+run everywhere.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def check_autocast(module: nn.Module, device: torch.device | str) -> None:
     """Raise if an LSTM of a module cannot run in the dtype of the active autocast.
 
     Args:
-        module: The LSTM, or what has it.
+        module: The LSTM, or a module that contains it.
         device: Device that it runs on.
 
     Raises:
-        ConfigError: If it cannot.
+        ConfigError: If the processor has no kernel for the dtype.
     """
     if torch.device(device).type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return
     dtype = torch.get_autocast_dtype("cpu")
-    names = (name for name, part in module.named_modules() if _goes_to_onednn(part))
+    names = (name for name, submodule in module.named_modules() if _goes_to_onednn(submodule))
     name = next(names, None)
     if name is None or can_run(dtype):
         return
@@ -53,21 +53,21 @@ def can_run(dtype: torch.dtype) -> bool:
 
 
 def describe_processor() -> str:
-    """Return what torch uses of this processor, such as ``AVX2``."""
+    """Return the instruction set that torch uses on this processor, such as ``AVX2``."""
     return torch.backends.cpu.get_cpu_capability()
 
 
-def _goes_to_onednn(part: nn.Module) -> bool:
+def _goes_to_onednn(module: nn.Module) -> bool:
     return (
-        isinstance(part, nn.LSTM)
-        and not part.proj_size
-        and any(weight.dtype == torch.float32 for weight in part.parameters())
+        isinstance(module, nn.LSTM)
+        and not module.proj_size
+        and any(weight.dtype == torch.float32 for weight in module.parameters())
     )
 
 
 @functools.cache
 def _try(dtype: torch.dtype, is_enabled: bool) -> bool:
-    """Run one timestep; without random numbers, which others may be drawing."""
+    """Return whether one timestep runs, without changing torch's random state."""
     del is_enabled  # of oneDNN
     zeros = functools.partial(torch.zeros, dtype=torch.float32, device="cpu")
     x, state = zeros(1, 1, 1), zeros(1, 1, 1)

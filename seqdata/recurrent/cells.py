@@ -37,7 +37,7 @@ class Cell:
     Attributes:
         rnn: The module or callable.
         dim: The dimension of rows in its state.
-        layer: The recurrent module of torch that ``rnn`` is or wraps; None: neither.
+        layer: The recurrent module of torch that ``rnn`` is or wraps; None: there is none.
     """
 
     rnn: Recurrent
@@ -53,7 +53,7 @@ class Cell:
         """Run rows of equal length.
 
         Args:
-            x: (p, T, *shape).
+            x: Inputs (p, T, *shape).
             state: The state of p rows; None at the beginning.
 
         Returns:
@@ -72,8 +72,8 @@ class Cell:
         """Run rows of decreasing length.
 
         Args:
-            x: (N, *shape), timestep by timestep.
-            sizes: int64 (T,), rows that reach each timestep, on the CPU.
+            x: Inputs (N, *shape), timestep by timestep.
+            sizes: int64 (T,), number of rows at each timestep, on the CPU.
             state: The state of the rows; None at the beginning.
 
         Returns:
@@ -84,7 +84,7 @@ class Cell:
 
 
 def unwrap_module(module: Any) -> Any:
-    """Return the module within its wrappers; anything else as it is.
+    """Return the module within its wrappers; other objects are returned unchanged.
 
     Wrappers are ``torch.compile``, DistributedDataParallel, DataParallel, FSDP, activation
     checkpoints, averaged weights, Fabric's ``setup``, and a module's ``forward`` alone.
@@ -108,7 +108,7 @@ def make_cell(rnn: Recurrent, dim: int) -> Cell:
 
     Raises:
         ConfigError: If it is bidirectional, its rows are in another dimension, or it is a module
-            that does not tell whether it takes rows first.
+            of which it is unknown whether it takes rows first.
     """
     layer = unwrap_module(rnn)
     if not isinstance(layer, nn.RNNBase):
@@ -137,7 +137,7 @@ def to_features(cell: Cell, x: Tensor, name: str) -> Tensor:
 
     Args:
         cell: The cell; a callable that is not torch's takes any input.
-        x: (r, T) or (r, T, size).
+        x: Values (r, T) or (r, T, size).
         name: Name of the field.
 
     Raises:
@@ -160,12 +160,11 @@ def to_features(cell: Cell, x: Tensor, name: str) -> Tensor:
 def _check_rows_first(module: Any) -> None:
     """Raise if a module may be a recurrent one that takes time first, or reads from both ends.
 
-    That is torch's own in another form (scripted, traced, exported, quantized), and a module with
-    nothing but one of them in it: it would take rows for timesteps without an error where there are
-    as many of both.
+    Such are torch's own in another form (scripted, traced, exported, quantized), and a module that
+    only wraps one of them: with equally many rows and timesteps it would mix them up silently.
 
     Raises:
-        ConfigError: If it may.
+        ConfigError: If the layout cannot be determined.
     """
     if not isinstance(module, nn.Module):
         return

@@ -1,7 +1,6 @@
 """The progress of each lane, and the check that a batch continues from it.
 
-Without the check a skipped or repeated chunk, or the state of another sequence, would pass
-silently.
+Without the check a skipped or repeated chunk, or the state of another sequence, would go unnoticed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class LaneProgress:
 
     Attributes:
         epoch: Epoch of the last batch that was put back.
-        number: Number of that batch.
+        number: Index of that batch.
         lanes: The lanes, by row.
         ids: int64 (r,), the sequence in which each lane continues; -1 if it has read nothing.
         offsets: int64 (r,), the timestep at which it continues.
@@ -105,7 +104,7 @@ def advance(
 def state_positions(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
     """Return the position of each row's state: sequence and timestep, int64 (r,) each.
 
-    This is its end, or ``overlap`` timesteps before it, which the next window reads again.
+    This is the end of the row, or ``overlap`` timesteps before it that the next chunk reads again.
     """
     steps_before = (batch.lengths - batch.overlap).clamp(min=0)  # timesteps of the row up to there
     spans = batch.segments
@@ -121,7 +120,7 @@ def state_positions(batch: SequenceBatch) -> tuple[Tensor, Tensor]:
 
 
 def starts_within(batch: SequenceBatch) -> Tensor:
-    """Return which rows end in a sequence that begins in them, bool (r,)."""
+    """Return whether each row ends in a sequence that begins in it, bool (r,)."""
     spans = batch.segments
     if spans is None or not len(spans):
         return (batch.start == 0) & (batch.lengths > 0)

@@ -31,14 +31,14 @@ from seqdata.recurrent.trees import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowPieces:
-    """Parts of rows that are run separately, in the order of rows and timesteps.
+    """Pieces of rows that are run separately, in the order of rows and timesteps.
 
     Attributes:
-        rows: int64 (p,), the row of each.
-        starts: int64 (p,), its first timestep in the row.
-        lengths: int64 (p,), at least 1.
-        continues: bool (p,), whether it continues from its row's state; otherwise it starts from
-            the initial state.
+        rows: int64 (p,), row of each piece.
+        starts: int64 (p,), first timestep of each piece in its row.
+        lengths: int64 (p,), timesteps of each piece, at least 1.
+        continues: bool (p,), whether each piece continues from its row's state, not from the
+            initial one.
     """
 
     rows: Tensor
@@ -50,13 +50,13 @@ class _RowPieces:
         return len(self.rows)
 
     def select(self, keep: Tensor) -> _RowPieces:
-        """Return the selected pieces; ``keep`` is a mask or numbers."""
+        """Return the selected pieces, by a mask or indices."""
         return _RowPieces(
             self.rows[keep], self.starts[keep], self.lengths[keep], self.continues[keep]
         )
 
     def last_of_rows(self) -> Tensor:
-        """Return the number of each row's last piece, int64."""
+        """Return the index of each row's last piece, int64."""
         is_last = torch.ones_like(self.rows, dtype=torch.bool)
         is_last[:-1] = self.rows[1:] != self.rows[:-1]
         return is_last.nonzero().flatten()
@@ -70,13 +70,13 @@ def run(
     Args:
         cell: The cell.
         batch: The batch.
-        x: (r, T, *shape).
+        x: Inputs (r, T, *shape).
         state: State of each row at its first timestep; None: zeros.
         fresh: Initial state of sequences, of r rows; None: zeros.
 
     Returns:
         Outputs (r, T, *shape), 0 in padding and idle rows; and the state of each row
-        ``batch.overlap`` timesteps before its end, of idle rows the unchanged one.
+        ``batch.overlap`` timesteps before its end, unchanged for idle rows.
 
     Raises:
         ConfigError: If ``x`` has other rows or timesteps than the batch.

@@ -36,9 +36,9 @@ class LaneStates:
     if it is an attribute of a module, or in a list, tuple or dict of one.
 
     Args:
-        initial: The initial state of a sequence, of one row, so without dimension ``dim``: a
-            tensor, or tuples, lists and dicts of tensors, such as parameters, or a function that
-            returns one; gradients flow into it. None: zeros.
+        initial: The initial state of a sequence, without the dimension ``dim`` of rows: a tensor,
+            or tuples, lists and dicts of tensors, such as parameters, or a function that returns
+            it; gradients flow into it. None: zeros.
         dim: The dimension of rows in a state: 1 for torch's LSTM and GRU.
 
     Raises:
@@ -94,8 +94,8 @@ class LaneStates:
             table: Name of the table; None: that of the batch's loader.
 
         Returns:
-            Detached, of r rows in dimension ``dim``; None if all begin with zeros and no state is
-                known yet, which torch's modules take as zeros.
+            Detached state of r rows in dimension ``dim``; None if all begin with zeros and no state
+                is known yet, which torch's modules take as zeros.
 
         Raises:
             PlanError: If the batch does not follow the last one that was put back.
@@ -113,7 +113,7 @@ class LaneStates:
     def run(
         self, rnn: Recurrent, batch: SequenceBatch, x: str | Tensor, state: Tree | None
     ) -> tuple[Tensor, Tree]:
-        """Run the rows of a batch, each up to its own end; idle and filler rows are left out.
+        """Run the rows of a batch, each up to its own end; idle and dummy rows are left out.
 
         If all rows are full, this is one call of ``rnn``. Otherwise a module of torch receives
         packed rows, and any other callable is called once for each length.
@@ -130,8 +130,8 @@ class LaneStates:
                 start of the next window.
 
         Raises:
-            ConfigError: If ``rnn`` is bidirectional, a module that does not tell whether it takes
-                rows first, cannot run under autocast, or inputs do not fit the batch.
+            ConfigError: If ``rnn`` is bidirectional, a module of which it is unknown whether it
+                takes rows first, cannot run under autocast, or inputs do not fit the batch.
         """
         cell = make_cell(rnn, self._dim)
         if isinstance(x, str):
@@ -143,7 +143,7 @@ class LaneStates:
         return run(cell, batch, x, start if state is None else state, start)
 
     def put(self, batch: SequenceBatch, state: Tree, table: str | None = None) -> None:
-        """Store the state of each row for its lane's next chunk; idle and filler rows keep theirs.
+        """Store the state of each row for its lane's next chunk; idle and dummy rows keep theirs.
 
         Args:
             batch: The batch of ``take``.
@@ -228,13 +228,13 @@ class LaneStates:
         self._tables, self._previous = tables, {}
 
     def replace_states(self, table: str, change: Callable[[Tree], Tree]) -> None:
-        """Replace the states of a table; which batch each is of stays as it is.
+        """Replace the states of a table, but not the batches that they are of.
 
         For layers that other processes run: each has put back those of its own layers only.
 
         Args:
-            table: Its name; nothing is done if there is none.
-            change: Takes the states of all lanes, and returns some of the same shapes.
+            table: Name of the table; nothing is done if it does not exist.
+            change: Function of the states of all lanes that returns states of the same shapes.
 
         Raises:
             ConfigError: If the states have other lanes.
@@ -266,7 +266,7 @@ class LaneStates:
         Args:
             table: Name of the table.
             epoch: Epoch of the batch.
-            number: Number of the batch, from 1.
+            number: Index of the batch, from 1.
         """
         for lane_table in (self._tables.get(table), self._previous.get(table)):
             if lane_table is not None and (
@@ -293,7 +293,7 @@ class LaneStates:
             table: Name of the table.
             saved: The merged ``saved`` tables of all ranks (``merge_tables``).
             epoch: Epoch of the batch.
-            number: Number of the batch, from 1.
+            number: Index of the batch, from 1.
             loader: Name of the loader that makes the batch.
 
         Raises:
@@ -314,7 +314,7 @@ class LaneStates:
         self._previous.pop(table, None)
 
     def forgive(self, loader: str, epoch: int, number: int) -> None:
-        """Accept a loader's batch whose states were lost: its sequences restart as they begin."""
+        """Accept a loader's batch whose states were lost: its sequences start anew."""
         self._tables = {
             name: table for name, table in self._tables.items() if table.loader != loader
         }

@@ -19,7 +19,7 @@ from seqdata.recurrent.continuity import LaneProgress
 from seqdata.recurrent.trees import Tree, iter_leaves, map_leaves, select_rows
 
 NO_BATCH = -1
-"""In place of a batch's number, for a lane without a state."""
+"""Index of the batch of a lane without a state."""
 
 _LANE_KEYS = ("lanes", "ids", "offsets", "put")
 _KEYS = ("epoch", "number", *_LANE_KEYS, "state")
@@ -32,7 +32,7 @@ class LaneTable:
 
     Attributes:
         progress: The progress of each lane; its lanes are the rows of ``state``.
-        batch_numbers: Number of the batch of each row's state; ``NO_BATCH`` without a state.
+        batch_numbers: Index of the batch of each row's state; ``NO_BATCH`` without a state.
         state: Detached state, rows along ``dim``.
         dim: The dimension of rows.
         loader: Name of the loader whose batches were put back.
@@ -47,7 +47,7 @@ class LaneTable:
     def select_rows(
         self, lanes: tuple[int, ...], device: torch.device
     ) -> tuple[Tree, tuple[int, ...]]:
-        """Return the states of lanes on a device, and the number of the batch of each."""
+        """Return the states of lanes on a device, and the index of the batch of each."""
         state, batch_numbers = self.state, self.batch_numbers
         if lanes != self.progress.lanes:
             row_by_lane = {lane: row for row, lane in enumerate(self.progress.lanes)}
@@ -116,7 +116,7 @@ def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]
     """Return one saved table of the lanes of all ranks.
 
     Args:
-        saved: A table of each rank. A rank without lanes has rows of another rank's lane as filler:
+        saved: A table of each rank. A rank without lanes has a dummy row of another rank's lane:
             if several ranks have a lane, the row that was put back last counts.
         dim: The dimension of rows.
 
@@ -167,7 +167,7 @@ def detach_state(state: Tree, rows: int, dim: int) -> Tree:
     return map_leaves(_detach_leaf, state)
 
 
-def widen_for_autocast(leaf: Tensor) -> Tensor:
+def upcast_for_autocast(leaf: Tensor) -> Tensor:
     """Return a tensor in float32 if autocast is active on its device."""
     is_half = leaf.dtype in (torch.float16, torch.bfloat16)
     return leaf.float() if is_half and torch.is_autocast_enabled(leaf.device.type) else leaf
@@ -175,12 +175,12 @@ def widen_for_autocast(leaf: Tensor) -> Tensor:
 
 def _move_leaf(leaf: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on a device, for autograd also if it was put back in inference mode."""
-    moved = widen_for_autocast(leaf.to(device, non_blocking=True))
+    moved = upcast_for_autocast(leaf.to(device, non_blocking=True))
     return moved.clone() if moved.is_inference() and torch.is_grad_enabled() else moved
 
 
 def _detach_leaf(leaf: Tensor) -> Tensor:
-    leaf = widen_for_autocast(leaf.detach())
+    leaf = upcast_for_autocast(leaf.detach())
     owns_storage = leaf.untyped_storage().nbytes() <= leaf.nbytes
     return leaf if owns_storage else leaf.clone()
 
@@ -190,7 +190,7 @@ def _with_digest(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compute_digest(saved: Mapping[str, Any]) -> str:
-    """Return a digest of all parts of a saved table, of any type.
+    """Return a digest of all entries of a saved table, of any type.
 
     Raises:
         ResumeError: If a tensor has no values.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqdata.errors import ConfigError, must_be
 
-_MOST_ITEMS = 1000  # of a list or dict that is looked into; one of more is data
+_MOST_ITEMS = 1000  # size of a list or dict that is searched; larger ones are data
 Found = TypeVar("Found")
 
 Tree = Any
@@ -57,8 +57,8 @@ def iter_leaves(tree: Tree) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
         yield tree
         return
-    for part in tree.values() if isinstance(tree, dict) else tree:
-        yield from iter_leaves(part)
+    for branch in tree.values() if isinstance(tree, dict) else tree:
+        yield from iter_leaves(branch)
 
 
 def iter_contained(
@@ -67,10 +67,10 @@ def iter_contained(
     """Yield the objects of a kind in a value, with their paths: in lists, tuples and dicts.
 
     Args:
-        kind: Their class.
-        path: Path of the value; that of an item has its index or key behind it, ``path[0]['a']``.
+        kind: Class of the objects.
+        path: Path of the value; items have an index or key behind it, ``path[0]['a']``.
         value: Any value, such as an object of the kind.
-        seen: Identities of lists and dicts that are not looked into again.
+        seen: Identities of lists and dicts that are not searched again.
     """
     if isinstance(value, kind):
         yield path, value

@@ -1,8 +1,8 @@
 """Arguments in the form of jsonargparse, ``class_path`` and ``init_args``; and back.
 
-A dataclass is its class with arguments; a function is its import path. A value that has neither (a
-lambda, an object in memory) is not replayable. Reading imports only the module of a requested
-function or class.
+A dataclass is written as its class with arguments, a function as its import path. A value that has
+neither (a lambda, an object in memory) is not replayable. Reading imports only the module of a
+requested function or class.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from seqdata.runs.side_files import MOST_NUMBERS, Arrays, read_arrays
 
 CLASS_PATH, INIT_ARGS = "class_path", "init_args"
 _ARRAYS = "arrays"  # argument of functions of this package: the path of a side file
-_MAIN, _SCRIPT = "__main__", "__seqdata_script__"  # a script's module, and while it is replayed
+_MAIN, _SCRIPT = "__main__", "__seqdata_script__"  # module of a script: running, replayed
 _TAKES_LIST = re.compile(r"\b([Tt]uple|Sequence)\[")
 
 
 class NotReplayableError(Exception):
-    """A value cannot be saved in a run file; the message is the reason."""
+    """Error about a value that cannot be saved in a run file; the message is the reason."""
 
 
 def import_object(path: str) -> Callable[..., Any]:
@@ -64,7 +64,7 @@ def make_partial(
 
 
 def make_tuple(items: Sequence[Any]) -> Any:
-    """Return a tuple: YAML has lists only."""
+    """Return a tuple of the items; YAML has lists only."""
     return tuple(items)
 
 
@@ -74,7 +74,7 @@ def load_weights(arrays: str, digest: str, owner: str = "weights have arrays tha
     Args:
         arrays: Path of the side file.
         digest: Digest of the weights.
-        owner: Owner of the arrays, for messages.
+        owner: Beginning of messages about the arrays.
 
     Raises:
         ConfigError: If the side file is missing or damaged, or of another run.
@@ -84,18 +84,18 @@ def load_weights(arrays: str, digest: str, owner: str = "weights have arrays tha
     if weights.digest != digest:
         raise ConfigError(
             f"{owner} must have the digest {digest}, but those in {path.name!r} next to the file "
-            f"have {weights.digest}: it is of another run. Copy that of this run there."
+            f"have {weights.digest}: it is of another run. Copy the file of this run there."
         )
     return weights
 
 
 def make_call(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
-    """Return the call of a function of this package."""
+    """Return the plain data of a call of a function of this package."""
     return {CLASS_PATH: f"{function.__module__}.{function.__qualname__}", INIT_ARGS: arguments}
 
 
 def is_call(plain: Any, *functions: Callable[..., Any]) -> bool:
-    """Return whether plain data is a call, of one of the functions if some are given."""
+    """Return whether plain data is a call; if functions are given, of one of them."""
     if not isinstance(plain, Mapping) or CLASS_PATH not in plain:
         return False
     return not functions or plain[CLASS_PATH] in [
@@ -111,7 +111,7 @@ class ArgumentWriter:
         file: Path of the run file.
         arrays: Name of a file next to it -> its arrays.
         roots: Folders that modules were imported from, in addition to those of the environment.
-        script: Path of the program that runs, if something is defined in it.
+        script: Path of the running program, if it defines one of the values.
     """
 
     file: Path = Path("run.yaml")
@@ -125,7 +125,7 @@ class ArgumentWriter:
         Args:
             value: Any value.
             argument: Name of the argument.
-            annotation: Annotation of the value; if it is a tuple or sequence, a list will do.
+            annotation: Annotation of the value; a tuple or sequence is saved as a list.
 
         Raises:
             NotReplayableError: If it cannot be saved.
@@ -208,7 +208,7 @@ class ArgumentWriter:
         return f"{'seqdata' if _is_public(value, module, name) else module}.{name}"
 
     def _find_script_path(self, name: str) -> str:
-        """Return the path of an object of the script that runs, which must have a guard."""
+        """Return the import path of an object of the running script, which must have a guard."""
         main = sys.modules[_MAIN]
         file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
         if file is None or not os.path.isfile(file):
@@ -245,10 +245,10 @@ class ArgumentReader:
     """Restores arguments from the result of ``ArgumentWriter``.
 
     Attributes:
-        file: The run file, for messages.
+        file: Name of the run file, for messages.
         folder: Folder of the files next to it.
         roots: Folders that are searched for modules, after those of the environment.
-        script: The program that ran, if something is defined in it.
+        script: Path of the program that ran, if it defines one of the values.
     """
 
     file: str
@@ -274,7 +274,7 @@ class ArgumentReader:
             ) from error
 
     def from_plain_once(self, plain: Any, argument: str) -> Any:
-        """Return the restored value; of equal plain data always the same object."""
+        """Return the restored value; equal plain data yields the same object."""
         key = repr(plain)
         if key not in self._restored:
             self._restored[key] = self.from_plain(plain, argument)
@@ -379,7 +379,7 @@ def _is_guarded(script: Path) -> bool:
 
 
 def _load_script(path: str) -> ModuleType:
-    """Return a script as a module, as ``spawn`` does."""
+    """Import a script as a module, as ``spawn`` does."""
     loaded = sys.modules.get(_SCRIPT)
     if loaded is not None and loaded.__file__ == path:
         return loaded

@@ -1,15 +1,17 @@
-"""The stores and engines of a DataModule, opened once, and made again only for another world."""
+"""Stores and engines of a DataModule, opened once, and made again only in another context."""
 
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from seqdata.code_digest import CodeFacts
-from seqdata.errors import ConfigError
+from seqdata.code_digest import Description
+from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
+from seqdata.fitting.statistics import Statistics
 from seqdata.host import default_host
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.engine import make_engine
@@ -21,32 +23,36 @@ from seqdata.protocols import Policy, Store
 from seqdata.resolve import resolve_collator, resolve_parts, resolve_policy, resolve_store
 from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy
 from seqdata.sharing import World
+from seqdata.storage.views import View
+
+STATISTICS = "statistics"
+"""Key of fitted statistics in the state of a DataModule."""
 
 ReplayHintFn = Callable[[DataKind, str | None, int, int], str]
 _UNLISTED = (
-    "no folder was set for the run, so that errors in the data are logged and counted, but listed "
-    "in no file. Pass `default_root_dir`, such as '.', or a logger to the Trainer"
+    "no folder was set for the run, so that errors in the data are logged and counted, but not "
+    "listed in a file. Pass `default_root_dir`, such as '.', or a logger to the Trainer"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """The context in which engines are made.
+    """Settings of a run on which engines depend.
 
     Attributes:
         world: This rank and the number of ranks.
         seed: Seed of order and transforms.
-        is_frozen: Whether a small part is overfitted: always epoch 0, not shuffled.
-        folder: Folder of the list of errors in the data; None for no list.
+        overfit: Whether the Trainer overfits a few batches: always epoch 0, not shuffled.
+        folder: Folder of the list of errors in the data; None: no list.
         is_on_cuda: Whether batches go to a CUDA device.
-        segment_batches: Batches of a segment of the training data, whose weights a run changes;
-            None: they do not change.
-        balance_ranks: Ranks that steps are balanced for; None: those of ``world``.
+        segment_batches: Number of training batches after which the run changes weights; None: it
+            does not change them.
+        balance_ranks: Number of ranks that steps are balanced for; None: that of ``world``.
     """
 
     world: World
     seed: int
-    is_frozen: bool
+    overfit: bool
     folder: Path | None = None
     is_on_cuda: bool = False
     segment_batches: int | None = None
@@ -54,12 +60,12 @@ class RunContext:
 
 
 class DataSources:
-    """Caches the opened stores and engines of a DataModule by kind.
+    """Cache of the opened stores and engines of a DataModule, by kind.
 
     Args:
-        options: The options of the DataModule.
-        replay_hint: Returns the command that replays a batch, from kind, name of its location,
-            epoch and number; None if there is none.
+        options: Options of the DataModule.
+        replay_hint: Function of kind, name of the location, epoch and batch index that returns the
+            command that replays a batch; None: there is no command.
     """
 
     def __init__(self, options: DataOptions, replay_hint: ReplayHintFn | None = None) -> None:
@@ -69,7 +75,7 @@ class DataSources:
         self._engines: dict[DataKind, list[BaseEngine]] = {}
         self._contexts: dict[DataKind, RunContext] = {}
         self._error_log: ErrorLog | None = None  # of all engines of this process
-        self._given_facts: CodeFacts | None = None
+        self._given_description: Description | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: without engines, which have threads."""
@@ -92,34 +98,72 @@ class DataSources:
         return self._options
 
     @property
-    def given_facts(self) -> CodeFacts:
-        """Options that processes of a run compare, as they were before they were used."""
-        if self._given_facts is None:
-            self._given_facts = self._options.describe()
-        return self._given_facts
+    def given_description(self) -> Description:
+        """Description of the options before they are used, which ranks compare."""
+        if self._given_description is None:
+            self._given_description = self._options.describe()
+        return self._given_description
 
     @property
     def prepared_kinds(self) -> list[DataKind]:
-        """The kinds whose engines are kept."""
+        """Kinds whose engines are cached."""
         return list(self._engines)
 
     def change_options(self, options: DataOptions) -> None:
-        """Use other options from here on: engines that are kept are made again."""
+        """Replace the options; cached engines are made again."""
         self.shutdown()
-        self._options, self._given_facts = options, None
+        self._options, self._given_description = options, None
         for kind in self.prepared_kinds:
             self._engines[kind] = self.make_engines(kind, self._contexts[kind])
+
+    def make_statistics_state(self) -> dict[str, Any]:
+        """Return the statistics of the training transform as an entry of a state, or no entry."""
+        statistics = _find_statistics(self._options, "train")
+        return {} if statistics is None else {STATISTICS: statistics.state_dict()}
+
+    def restore_statistics(self, state: Mapping[str, Any]) -> None:
+        """Transform the data with the saved statistics, unless it has a transform of its own.
+
+        A warning names statistics of the data that differ from the saved ones.
+
+        Args:
+            state: The saved state.
+
+        Raises:
+            ResumeError: If the saved statistics are damaged.
+        """
+        if STATISTICS not in state:
+            return
+        try:
+            saved = Statistics.from_state_dict(state[STATISTICS])
+        except (ConfigError, AttributeError) as error:
+            raise ResumeError(
+                f"resume: the checkpoint's statistics cannot be read. {error}"
+            ) from error
+        options, kinds = self._options, self.prepared_kinds
+        for kind in kinds:
+            own = _find_statistics(options, kind)
+            if own is not None and own.digest != saved.digest:
+                warnings.warn(
+                    f"datamodule: `transform` of {kind!r} has the statistics {own.digest}, but the "
+                    f"model was trained with {saved.digest}. Leave `transform` out to use those of "
+                    "the checkpoint.",
+                    SeqDataWarning,
+                    stacklevel=2,
+                )
+        if all(_find_transform(options, kind) is None for kind in kinds):
+            self.change_options(replace(options, transform=saved.transform()))
 
     def get_engines(self, kind: DataKind) -> list[BaseEngine]:
         """Return the cached engines; none before ``setup``."""
         return self._engines.get(kind, [])
 
     def list_fingerprints(self, kinds: Iterable[DataKind]) -> dict[str, list[str]]:
-        """Return the fingerprints of the data of kinds, for each location; none before setup."""
+        """Return kind -> fingerprints of its locations; no fingerprints before ``setup``."""
         return {kind: [e.index.fingerprint for e in self.get_engines(kind)] for kind in kinds}
 
     def make_engines(self, kind: DataKind, context: RunContext) -> list[BaseEngine]:
-        """Return new engines of a kind, one per location."""
+        """Make the engines of a kind, one per location."""
         engine_options = replace(
             self._make_engine_options(kind, context),
             error_log=self._get_error_log(context),
@@ -138,12 +182,12 @@ class DataSources:
     def make_replay_engine(
         self, kind: DataKind, name: str | None, context: RunContext
     ) -> BaseEngine:
-        """Return an engine that rebuilds single batches, in this process and without hooks.
+        """Make an engine that rebuilds single batches, in this process and without hooks.
 
         Args:
-            kind: Kind of its data.
-            name: Name of its location, if there are several.
-            context: The context.
+            kind: Kind of the data.
+            name: Name of the location, if there are several.
+            context: Context of the run.
 
         Raises:
             ConfigError: If there is no such location.
@@ -180,11 +224,11 @@ class DataSources:
             policy = group_updates(policy, options.batches_per_update)
         if is_evaluation and batching is options.eval_batching and has_draws(policy):
             raise ConfigError(
-                "datamodule: `eval_batching` must play each sequence once, but draws some several "
-                "times. Pass the policy within, or leave it out: evaluation then takes the policy "
-                "within `batching`."
+                "datamodule: `eval_batching` must return each sequence once, but draws some "
+                "several times. Pass the policy within, or leave it out: evaluation then takes the "
+                "policy within `batching`."
             )
-        if is_evaluation or context.is_frozen:
+        if is_evaluation or context.overfit:
             policy = disable_shuffle(policy)
         elif context.segment_batches is not None:
             policy = Segments(policy, context.segment_batches)
@@ -196,7 +240,7 @@ class DataSources:
         if kind != "train" and options.eval_transform is not None:
             transform = options.eval_transform
         world = context.world
-        if kind != "train":  # the module evaluates whole rows
+        if kind != "train":  # rows are not split in time
             world = World(world.rank, world.size)
         return options.make_engine_options(
             world=world,
@@ -207,7 +251,7 @@ class DataSources:
             persistent_workers=options.persistent_workers or kind == "train",
             transform=transform,
             collator=None if options.collator is None else resolve_collator(options.collator),
-            overfit=context.is_frozen,
+            overfit=context.overfit,
             batches_per_update=options.batches_per_update,
             balance_ranks=context.balance_ranks,
             pin_memory=context.is_on_cuda if options.pin_memory is None else options.pin_memory,
@@ -224,7 +268,7 @@ class DataSources:
         return self._error_log
 
     def end_evaluation(self) -> None:
-        """End the workers of evaluations, unless they are to stay for the next one."""
+        """End the workers of evaluations, unless they are persistent."""
         for kind, engines in self._engines.items():
             for engine in engines:
                 if kind != "train" and not engine.options.persistent_workers:
@@ -250,12 +294,36 @@ class DataSources:
         return self._stores[kind]
 
     def _open(self, kind: DataKind, location: Any, lengths: Any) -> Store:
-        """Open one location; of the named ones of a mixture, all as one."""
+        """Open one location; the named locations of a mixture are opened as one store."""
         names = self._options.fields
         if kind == "train" and isinstance(location, Mapping):
             policy = resolve_policy(self._options.batching)
             return resolve_parts(location, policy, lengths=lengths, names=names)
         return resolve_store(location, lengths=lengths, names=names)
+
+
+def _find_statistics(options: DataOptions, kind: DataKind) -> Statistics | None:
+    """Return the statistics of the transform of a kind of data; None if there are none.
+
+    They are the attribute ``statistics`` of the transform, which ``Statistics.transform()`` has and
+    a function around it may have.
+    """
+    found = getattr(_find_transform(options, kind), "statistics", None)
+    return found if isinstance(found, Statistics) else None
+
+
+def _find_transform(options: DataOptions, kind: DataKind) -> Any:
+    if kind != "train" and options.eval_transform is not None:
+        return options.eval_transform
+    if options.transform is not None:
+        return options.transform
+    for location in options.get_locations(kind):
+        parts = location.values() if isinstance(location, Mapping) else [location]
+        for part in parts:  # the parts of a mixture carry the same transform
+            carried = part.measured_transform if isinstance(part, View) else None
+            if carried is not None:
+                return carried.transform
+    return None
 
 
 def _make_loader_name(kind: DataKind, name: str | None) -> str:

@@ -1,7 +1,7 @@
-"""Finds a batch of a run, and rebuilds it without a Trainer.
+"""Location of a batch in a run, and its reconstruction without a Trainer.
 
-A batch is identified by its epoch and its number in the plan. A step of a rank is converted with
-the number of ranks and the start of the run.
+A batch is identified by its epoch and its index in the plan. A step of a rank is converted with the
+number of ranks and the start of the run.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from seqdata.sharing import RankPlan, World, share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitGeometry:
-    """The start of a run and how it counts, which determine its steps and the scales of batches.
+    """Start of a run and its counts, which determine its steps and the scales of batches.
 
     Attributes:
         seed: Seed of order and transforms.
-        frozen: Whether a small part was overfitted.
+        frozen: Whether the Trainer overfitted a few batches.
         world_size: Number of ranks.
-        epoch: Epoch at which it began.
+        epoch: Epoch at which the run began.
         position: Number of batches of that epoch that were trained before.
         accumulate: Number of steps of an optimizer update.
         divided: Whether the Trainer divides losses by ``accumulate``.
         steps: Number of steps of an epoch that are trained; None: all.
-        segment: Batches of a segment whose weights ``Feedback`` changes; None without it.
-        mixture: Where parts of a mixture replaced others before, as in a state; None: nowhere.
-        balance_ranks: Ranks that the steps of ``epoch`` are balanced for; None: those of the run.
+        segment: Number of batches between changes of weights by ``Feedback``; None without it.
+        mixture: Positions at which parts of a mixture replaced others, as in a state; None: none
+            did.
+        balance_ranks: Number of ranks that the steps of ``epoch`` are balanced for; None: that of
+            the run.
     """
 
     seed: int = 0
@@ -53,7 +55,7 @@ class FitGeometry:
 
     @property
     def for_evaluation(self) -> FitGeometry:
-        """The geometry of an evaluation in the run: always from the start, without updates."""
+        """Geometry of an evaluation in the run: always from the start, without updates."""
         return FitGeometry(seed=self.seed, frozen=self.frozen, world_size=self.world_size)
 
     def get_first_position(self, epoch: int) -> int:
@@ -63,13 +65,13 @@ class FitGeometry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """The batch to rebuild.
+    """Identity of the batch to rebuild.
 
     Args:
         epoch: Epoch of the plan.
-        batch: Number of the batch in the plan; or, in its place:
-        step: Step of a rank.
-        rank: The rank; without ``step`` only for batches of lanes. None: 0.
+        batch: Index of the batch in the plan; None if ``step`` is given.
+        step: Step of a rank; None if ``batch`` is given.
+        rank: Rank of the step, or of the lanes of a batch; None: 0.
         world: Number of ranks; None: as in the run.
         from_position: Number of batches of the epoch before its first step; None: as in the run.
 
@@ -93,25 +95,25 @@ class ReplayRequest:
                         f"replay: `{name}`",
                         f"an integer from {minimum}",
                         repr(value),
-                        "Take it from the error's place",
+                        "Take it from the error",
                     )
                 )
         if (self.batch is None) == (self.step is None):
             raise ConfigError(
                 f"replay: `batch` is {self.batch!r} and `step` is {self.step!r}, but exactly one "
-                "must be given. Pass the batch's number in the plan, or a step with its rank."
+                "must be given. Pass the batch's index in the plan, or a step with its rank."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedStep:
-    """The position of a batch: a step of a rank's share.
+    """Location of a batch: a step of a rank's share.
 
     Attributes:
         epoch: Epoch of the plan.
         share: Share of the rank.
-        step: Number of the step.
-        update_schedule: How steps make optimizer updates.
+        step: Index of the step.
+        update_schedule: Schedule of optimizer updates.
     """
 
     epoch: int
@@ -160,7 +162,7 @@ def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeomet
                 "replay: `batch`",
                 f"below {len(plan)}, the batches of its plan",
                 f"{number} in epoch {request.epoch}",
-                "Take it from the error's place",
+                "Take it from the error",
             )
         )
     if number < first_position:  # trained by an earlier run
@@ -177,10 +179,10 @@ def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeomet
 
 
 def _set_order(engine: BaseEngine, request: ReplayRequest, geometry: FitGeometry) -> None:
-    """Use the order of an epoch that the fit did not begin, or of a run that is not known.
+    """Set the order of an epoch that an earlier fit began, or that of an unknown run.
 
     Raises:
-        ConfigError: If it is not said on how many ranks an earlier fit began it.
+        ConfigError: If the number of ranks of the earlier fit is not given.
     """
     goes_on = continues_passes(engine.policy)
     if geometry.balance_ranks is None and request.world is not None:
@@ -198,7 +200,7 @@ def _set_order(engine: BaseEngine, request: ReplayRequest, geometry: FitGeometry
 
 
 def remake_batch(engine: BaseEngine, located: LocatedStep) -> StepBatch:
-    """Rebuild the batch, or those of zipped parts, as the run made it.
+    """Rebuild a batch, or those of zipped parts, as the run made it.
 
     Raises:
         DataError: If stored data is damaged.
@@ -207,7 +209,7 @@ def remake_batch(engine: BaseEngine, located: LocatedStep) -> StepBatch:
 
 
 def remake_metadata(engine: BaseEngine, located: LocatedStep) -> StepBatch:
-    """Return the batch as planned, without data; nothing is read."""
+    """Return a batch as planned, without reading data."""
     return engine.remake_batch(
         located.share, located.epoch, located.step, located.update_schedule, fill=False
     )

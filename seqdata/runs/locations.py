@@ -1,4 +1,4 @@
-"""Locations of data as plain data, and back: paths, and calls that make views of what they hold."""
+"""Locations of data as plain data, and back: paths, and calls that make views of stores."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def open_view(
     """Open a view as a run file describes it.
 
     Args:
-        base: Its base: a path, several to concatenate, or a store.
+        base: Base of the view: a path, several to concatenate, or a store.
         names: Name of a field -> its name in the base; None: all fields.
         first: First sequence of a range.
-        stop: One past the last sequence of a range.
-        arrays: Path of the side file with ``numbers`` of sequences, and ``lengths`` of the results
-            of the transform.
+        stop: Index after the last sequence of a range.
+        arrays: Path of the side file with the indices of sequences (``numbers``), and ``lengths``
+            of the results of the transform.
         transform: The transform that the view carries.
         axis: The axis whose lengths the transform changes.
-        owner: Owner of the arrays, for messages.
+        owner: Beginning of messages about the arrays.
 
     Raises:
         ConfigError: If the side file cannot be read.
@@ -75,14 +75,14 @@ def open_view(
 
 
 def open_spans(base: Any, axis: str, arrays: str, owner: str = _OWNER) -> Store:
-    """Open parts of sequences, cut along their axis, as a run file describes them.
+    """Open spans of sequences, cut along their axis, as a run file describes them.
 
     Args:
-        base: Their base: a path, several to concatenate, or a store.
-        axis: The axis that they are cut along.
+        base: Store of the whole sequences: a path, several to concatenate, or a store.
+        axis: The axis along which sequences are cut.
         arrays: Path of the side file with the ``sequences``, ``starts``, ``stops`` and
             ``contexts`` of ``SpanStore``.
-        owner: Owner of the arrays, for messages.
+        owner: Beginning of messages about the arrays.
 
     Raises:
         ConfigError: If the side file cannot be read.
@@ -94,12 +94,12 @@ def open_spans(base: Any, axis: str, arrays: str, owner: str = _OWNER) -> Store:
 
 
 def location_to_plain(data: Any, argument: str, writer: ArgumentWriter) -> Any:
-    """Return a location: its path, several in a list, or the call that makes a view.
+    """Return a location as plain data: a path, a list of them, or the call that makes a view.
 
     Args:
         data: A path, a store, sequences or a Dataset.
         argument: Name of the argument.
-        writer: Converts the transforms of views, and collects the files next to the run file.
+        writer: Writer of the transforms of views, which collects the files next to the run file.
 
     Raises:
         NotReplayableError: If it cannot be saved.
@@ -136,7 +136,7 @@ def _view_to_plain(view: View, argument: str, writer: ArgumentWriter) -> Any:
     numbers, measured_transform = view.numbers, view.measured_transform
     first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
     if view.has_all_sequences:
-        pass  # a range or numbers are not saved
+        pass  # neither a range nor indices are needed
     elif last - first + 1 == len(numbers) and (np.diff(numbers) == 1).all():
         arguments |= {"first": first, "stop": last + 1}
     else:
@@ -163,7 +163,7 @@ def _spans_to_plain(store: SpanStore, argument: str, writer: ArgumentWriter) -> 
 
 
 def make_absolute(location: str) -> str:
-    """Return a location that does not depend on the working folder; a URL without secrets."""
+    """Return a location independent of the working folder; a URL without secrets."""
     if "://" in location:
         return redact_secrets(location)
     return os.path.abspath(os.path.expanduser(location))
@@ -177,8 +177,8 @@ def location_from_plain(
     Args:
         plain: The result of ``location_to_plain``.
         argument: Name of the argument.
-        reader: Restores views and their transforms.
-        backend: Name of the backend that opens it; None: found from the location.
+        reader: Reader of views and their transforms.
+        backend: Name of the backend that opens it; None: detected from the location.
 
     Raises:
         ConfigError: If it is not a location, or a side file is missing.

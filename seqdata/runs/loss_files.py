@@ -1,8 +1,8 @@
-"""The files of a run's losses: which sequences each step trained, and their scores.
+"""Files of a run's losses: the sequences that each step trained, and their scores.
 
 Each rank of a fit appends blocks to a file of its own, ``seqdata-losses-fit1-rank0.bin``. A block
-is a line with its number and size, then an archive of arrays with a digest, so that a file that was
-cut off or damaged is read as far as it is whole. A fit that resumes an earlier one writes the next
+is a line with its index and size, then an archive of arrays with a digest, so that a truncated or
+damaged file is read as far as it is complete. A fit that resumes an earlier one writes further
 files: the steps from its first one on replace those of earlier fits.
 """
 
@@ -40,13 +40,13 @@ _HEADER_KEYS = {"version": int, "fit": int, "rank": int, "world": int, "score": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossHeader:
-    """Subject of a file.
+    """Header of a file.
 
     Attributes:
         fit: Number of the fit in its folder, from 1.
-        rank: The rank that wrote it.
+        rank: The rank that wrote the file.
         world: Number of ranks.
-        score: Key of the scores in what ``training_step`` returned.
+        score: Key of the scores in the output of ``training_step``.
         run: Path of the folder of the run file, relative to that of this file.
     """
 
@@ -64,16 +64,16 @@ class LossHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossBlock:
-    """Some batches of one rank, in their order.
+    """Consecutive batches of one rank.
 
     Attributes:
         steps: int64 (b,), the optimizer's step of each batch, from 0: as loggers number it.
         epochs: int64 (b,), epoch of the plan.
-        numbers: int64 (b,), batch of the plan.
-        is_shared: bool (b,), whether there was one score of the whole batch.
-        offsets: int64 (b+1,), of the batches in the following arrays.
-        ids: int64 (n,), numbers of the sequences in their store.
-        parts: int64 (n,), which of ``names`` each is from; -1 without parts.
+        numbers: int64 (b,), index of the batch in the plan.
+        is_shared: bool (b,), whether there was one score for the whole batch.
+        offsets: int64 (b+1,), offsets of the batches in the following arrays.
+        ids: int64 (n,), indices of the sequences in their store.
+        parts: int64 (n,), index in ``names`` of the part of each sequence; -1 without parts.
         scores: float64 (n,).
         names: Names of parts.
         rank: The rank.
@@ -99,10 +99,10 @@ class LossBlock:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     def select(self, is_chosen: NDArray[np.bool_]) -> LossBlock:
-        """Return some of its batches.
+        """Return the chosen batches.
 
         Args:
-            is_chosen: bool (b,).
+            is_chosen: bool (b,), whether a batch is returned.
         """
         if is_chosen.all():
             return self
@@ -119,8 +119,8 @@ class LossWriter:
     """Appends blocks to the file of one rank.
 
     Args:
-        folder: The folder, which exists.
-        header: What the file is about. A file of the same fit and rank is replaced.
+        folder: Existing folder of the file.
+        header: Header of the file. An existing file of the same fit and rank is replaced.
 
     Raises:
         OSError: If it cannot be written.
@@ -141,7 +141,7 @@ class LossWriter:
         """Append a block, in one write.
 
         Raises:
-            OSError: If it cannot be written completely; then no part of it stays.
+            OSError: If it cannot be written completely; the file is then as before.
         """
         content = io.BytesIO()
         np.savez(content, **_to_arrays(block))
@@ -167,20 +167,20 @@ class LossWriter:
 
 
 def count_fits(folder: Path) -> int:
-    """Return the highest number of a fit with files in a folder; 0 without any."""
+    """Return the highest number of a fit with files in a folder; 0 without files."""
     names = [path.name for path in folder.glob("seqdata-losses-*.bin")]
     return max((int(match[1]) for name in names if (match := _PATTERN.fullmatch(name))), default=0)
 
 
 @dataclass(slots=True, eq=False)
 class LossFiles:
-    """The losses of a run: of all its fits and ranks.
+    """Losses of a run, over all fits and ranks.
 
     Attributes:
-        files: The files with their headers, by fit.
-        first_steps: The first step of each fit that has one, as (folder, fit) -> step.
-        names: Names of parts, over all files; blocks are read with these.
-        problems: What is missing or damaged, in whole sentences; complete after one reading.
+        files: Triples of folder index, path and header, ordered by fit.
+        first_steps: First recorded step of each fit, as (folder index, fit) -> step.
+        names: Names of the parts of all files, to which ``LossBlock.parts`` refers.
+        problems: Sentences about missing or damaged files; complete after one reading.
     """
 
     files: Sequence[tuple[int, Path, LossHeader]]
@@ -190,7 +190,7 @@ class LossFiles:
 
     @classmethod
     def open(cls, folders: Sequence[Path]) -> Self:
-        """Return the losses in the folders of a run, in the order of its fits.
+        """Open the losses in the folders of a run, in the order of the fits.
 
         Raises:
             ConfigError: If a folder has no losses.
@@ -224,7 +224,7 @@ class LossFiles:
 
     @property
     def run_folders(self) -> list[Path]:
-        """The folders of run files, the latest first."""
+        """Folders of the run files, the latest first."""
         folders = [path.parent / header.run for _, path, header in reversed(self.files)]
         return list(dict.fromkeys(Path(os.path.normpath(folder)) for folder in folders))
 
@@ -234,7 +234,7 @@ class LossFiles:
         return self.files[-1][2].score
 
     def iterate_blocks(self) -> Iterator[LossBlock]:
-        """Yield the batches of all fits and ranks, without those that a later fit replaced."""
+        """Yield the batches of all fits and ranks, except those that a later fit replaced."""
         for number, path, header in self.files:
             later = [step for fit, step in self.first_steps.items() if fit > (number, header.fit)]
             for block in self._read_file(path, header):
@@ -250,7 +250,7 @@ class LossFiles:
                 yield self._to_block(payload, header)
 
     def _iterate_payloads(self, path: Path, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the contents of blocks; a damaged one is left out, and ends what is readable."""
+        """Yield the contents of blocks, without damaged ones, up to a truncated one."""
         expected = 0
         while line := file.readline(_MAX_LINE):
             match = _BLOCK_PATTERN.fullmatch(line)
@@ -305,7 +305,7 @@ class LossFiles:
 
 
 def _to_arrays(block: LossBlock) -> dict[str, Any]:
-    """Return the arrays of a block, each in a small dtype that holds it exactly."""
+    """Return the arrays of a block, each in a small dtype that represents it exactly."""
     scores = block.scores.astype(np.float32)
     has_parts = bool((block.parts >= 0).any())
     return {
@@ -322,7 +322,7 @@ def _narrow(numbers: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _load_arrays(payload: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a block whose digest was right.
+    """Return the arrays of a block whose digest matched.
 
     Raises:
         DataError: If another release wrote it.
@@ -338,7 +338,7 @@ def _load_arrays(payload: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _read_header(path: Path) -> LossHeader | None:
-    """Return the header of a file; None if it was cut off.
+    """Return the header of a file; None if it is truncated.
 
     Raises:
         ConfigError: If another release wrote it.

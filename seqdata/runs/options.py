@@ -1,4 +1,4 @@
-"""The options of a SequenceDataModule, as one frozen object."""
+"""Options of a SequenceDataModule, as one frozen object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from seqdata.code_digest import CodeFacts, describe_code
+from seqdata.code_digest import Description, describe_code
 from seqdata.errors import ConfigError, must_be
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.options import LoaderOptions, OnChanged, check_on_changed
@@ -21,7 +21,7 @@ Location = str | Path | Store | MapStyle | Iterable[Any]
 """A path, an opened store or view, sequences in memory, or a torch Dataset."""
 
 Locations = Location | Mapping[str, Location]
-"""A location, or name -> location: the parts of a mixture of ``train``; else a loader for each."""
+"""A location, or name -> location: for ``train`` the parts of a mixture, else one loader each."""
 
 _COMPARED = (
     "batches_per_update", "fields", "as_tuple", "as_dict", "dtype", "check_values", "shift", "tail",
@@ -33,7 +33,7 @@ DataKind = Literal["train", "val", "test", "predict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataOptions(LoaderOptions):
-    """The arguments of a ``SequenceDataModule``, which describes them.
+    """Arguments of a ``SequenceDataModule``, which documents them.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -51,27 +51,27 @@ class DataOptions(LoaderOptions):
     max_errors: int = MAX_ERRORS
     on_changed: OnChanged = "error"
 
-    def describe(self) -> CodeFacts:
-        """Return what must be equal in all processes of a run, and is not in its engines."""
-        facts = CodeFacts({}, {})
+    def describe(self) -> Description:
+        """Describe the options that ranks compare and that engines do not describe."""
+        description = Description({}, {})
         for name in _COMPARED:
             value: Any = getattr(self, name)
             if isinstance(value, Mapping):
                 value = dict(sorted(value.items()))
             value = tuple(value) if isinstance(value, list) else value
             is_plain = isinstance(value, str | int | None)
-            facts.fixed[name] = value if is_plain else repr(value)
+            description.fixed[name] = value if is_plain else repr(value)
         for name in ("transform", "eval_transform", "collator"):
             value = getattr(self, name)
             if callable(value):
                 described = describe_code(name, value)
-                facts.fixed.update(described.fixed)
-                facts.changing.update(described.changing)
+                description.fixed.update(described.fixed)
+                description.changing.update(described.changing)
             else:
-                facts.fixed[name] = value  # None, or a name
+                description.fixed[name] = value  # None, or a name
         for kind in get_args(DataKind):
-            facts.fixed[f"names of {kind}"] = repr(self.get_names(kind))
-        return facts
+            description.fixed[f"names of {kind}"] = repr(self.get_names(kind))
+        return description
 
     def __post_init__(self) -> None:
         check_on_changed(self.on_changed, "datamodule")
@@ -120,7 +120,7 @@ class DataOptions(LoaderOptions):
             )
 
     def get_locations(self, kind: DataKind) -> list[Location]:
-        """Return the locations of a kind, in the order of their loaders; a mixture's as one."""
+        """Return the locations of a kind, in the order of their loaders; a mixture is one."""
         kind_locations: Locations | None = getattr(self, kind)
         if kind_locations is None:
             return []
@@ -129,14 +129,14 @@ class DataOptions(LoaderOptions):
         return [cast(Location, kind_locations)]
 
     def get_names(self, kind: DataKind) -> list[str | None]:
-        """Return the names of a kind's locations, in their order; None if they have no names."""
+        """Return the name of each location of a kind, in their order; None if it has no name."""
         kind_locations: Locations | None = getattr(self, kind)
         if isinstance(kind_locations, Mapping) and kind != "train":
             return list(kind_locations)
         return [None] * len(self.get_locations(kind))
 
     def get_lengths(self, kind: DataKind) -> list[Any]:
-        """Return the lengths of each location of a kind; None for a store, which has its own.
+        """Return the lengths of each location of a kind; None for a store, which has lengths.
 
         Raises:
             ConfigError: If the names of lengths and locations differ.
@@ -162,21 +162,22 @@ class DataOptions(LoaderOptions):
         return [given_lengths.get(name) for name in names]
 
     def is_named(self, kind: DataKind) -> bool:
-        """Return whether locations of a kind have names, for a list of loaders."""
+        """Return whether a kind has named locations, and so a list of loaders."""
         return kind != "train" and isinstance(getattr(self, kind), Mapping)
 
 
 def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Policy:
     """Return the policy that evaluates data of a training policy.
 
+    For a mixture it is the policy of the part of the same name, or the only one of all parts.
+
     Args:
-        policy: The training policy; of a mixture that of the part of the same name, or the
-            only one.
+        policy: The training policy.
         kind: Kind of the data.
-        name: Name of its location, if there are several.
+        name: Name of the location, if there are several.
 
     Raises:
-        ConfigError: If the parts of a mixture have several policies and none has the name.
+        ConfigError: If the parts of a mixture have several policies and no part has the name.
     """
     policies = as_policy(find_base_policy(policy)).policies
     if not policies:

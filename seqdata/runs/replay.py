@@ -1,7 +1,7 @@
-"""Replays batches of a run from its run file, in another process.
+"""Replay of a run's batches from its run file, in another process.
 
-A run's records have numbers of sequences in their store. The run file says which stores these are,
-and so the keys of sequences and where they are stored.
+Records of a run have the indices of sequences in their stores. The run file names the stores, in
+which keys and locations of sequences are looked up.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ReplayableBatch:
     """A batch that can be rebuilt.
 
     Attributes:
-        engine: The engine that makes it.
-        located: The step that made it.
+        engine: The engine that rebuilds it.
+        located: The step of the run that made it.
     """
 
     engine: BaseEngine
@@ -49,14 +49,14 @@ def open_replay(
     *,
     backend: str | None = None,
 ) -> ReplayableBatch:
-    """Return a batch of the run of a run file; its data is opened, not read.
+    """Locate a batch of a run; its data is opened, but not read.
 
     Args:
         path: Path of the run file.
         request: The batch.
         kind: ``train``, ``val``, ``test`` or ``predict``.
         name: Name of the data set, if there are several of that kind.
-        backend: Name of the backend that opens its data; None: found from the location.
+        backend: Name of the backend that opens the data; None: detected from the location.
 
     Raises:
         ConfigError: If the file does not have what a replay needs, or there is no such rank.
@@ -72,12 +72,12 @@ def open_replay(
 def locate_drawn(
     engine: BaseEngine, request: ReplayRequest, geometry: FitGeometry, folder: Path | None
 ) -> LocatedStep:
-    """Return the step of the run that made a batch, drawn by the weights that the run had then.
+    """Return the step of the run that made a batch, and set the weights that the run had then.
 
     Args:
-        engine: An engine that has drawn nothing yet.
+        engine: An engine that has not drawn a batch yet.
         request: The batch.
-        geometry: How batches count.
+        geometry: Geometry of the run.
         folder: The folder of the run file; None if the run had none.
 
     Raises:
@@ -93,9 +93,9 @@ def locate_drawn(
         return located
     if folder is None:
         raise ConfigError(
-            "replay: batches of training must follow from the plan alone, but `Feedback` changes "
-            "the weights of this run, and it has no log folder that they are kept in. Pass a "
-            "logger to the Trainer."
+            "replay: the training batches must follow from the plan alone, but `Feedback` changes "
+            "the weights of this run, which has no log folder to keep them in. Pass a logger to "
+            "the Trainer."
         )
     SegmentFiles(folder).restore(engine.segments, run_position)
     return located
@@ -104,7 +104,7 @@ def locate_drawn(
 def open_engine(
     run_file: RunFile, path: Path, kind: DataKind, name: str | None, backend: str | None = None
 ) -> tuple[BaseEngine, FitGeometry]:
-    """Return the engine of a run's data of one kind, and how its batches count.
+    """Return the engine of a run's data of one kind, and the geometry of its batches.
 
     Raises:
         ConfigError: If the file does not have what a replay needs.
@@ -150,22 +150,23 @@ def open_unplanned(
 
 
 def make_replay_context(geometry: FitGeometry, kind: DataKind) -> RunContext:
-    """Return the context of an engine that rebuilds batches of a kind."""
+    """Return the context for an engine that rebuilds batches of a kind."""
     segment = geometry.segment if kind == "train" else None
     return RunContext(
-        world=World(), seed=geometry.seed, is_frozen=geometry.frozen, segment_batches=segment,
+        world=World(), seed=geometry.seed, overfit=geometry.frozen, segment_batches=segment,
         balance_ranks=geometry.world_size,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunSequences:
-    """The training sequences of a run, by part and number.
+    """Training sequences of a run, by part and index.
 
     Attributes:
-        stores: Part -> store; None for a run without parts. Empty if the data cannot be opened.
-        run_file: The path of the run file; None if there is none.
-        problem: Why the data cannot be opened; empty if it can.
+        stores: Part -> store; the part is None for a run without parts. Empty if the data cannot be
+            opened.
+        run_file: Path of the run file; None if there is none.
+        problem: Reason why the data cannot be opened; empty if it can.
     """
 
     stores: Mapping[str | None, Store] = field(default_factory=dict)
@@ -174,11 +175,11 @@ class RunSequences:
 
     @classmethod
     def open(cls, folders: list[Path], backend: str | None = None) -> Self:
-        """Return the sequences of the first folder with a run file; nothing is read of them.
+        """Open the sequences of the first folder with a run file, without reading them.
 
         Args:
             folders: Folders of run files.
-            backend: Name of the backend that opens the data; None: found from its location.
+            backend: Name of the backend that opens the data; None: detected from the location.
         """
         path = next((folder / NAME for folder in folders if (folder / NAME).is_file()), None)
         if path is None:
@@ -191,12 +192,12 @@ class RunSequences:
             return cls(stores=dict(store.parts.items()), run_file=path)
         return cls(stores={None: store}, run_file=path)
 
-    def find_key(self, part: str | None, number: int) -> str | None:
+    def find_key(self, part: str | None, index: int) -> str | None:
         """Return the key of a sequence; None if it is unknown."""
         store = self.stores.get(part)
-        return None if store is None else get_base_keys(store, np.array([number]))[0]
+        return None if store is None else get_base_keys(store, np.array([index]))[0]
 
-    def find_location(self, part: str | None, number: int) -> DataLocation | None:
-        """Return where a sequence is stored; None if it is unknown."""
+    def find_location(self, part: str | None, index: int) -> DataLocation | None:
+        """Return the location of a sequence; None if it is unknown."""
         store = self.stores.get(part)
-        return None if store is None else locate_sequence(store, number)
+        return None if store is None else locate_sequence(store, index)

@@ -48,7 +48,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BEGIN, _END = "# /// seqdata-run", "# ///"
 _RECORD = re.compile(rf"^{_BEGIN}\n((?:# .*\n)*?){_END}$", re.MULTILINE)
 _KINDS: tuple[DataKind, ...] = get_args(DataKind)
-_IMPORTED = ("transform", "eval_transform", "collator")  # functions are named by a string
+_IMPORTED = ("transform", "eval_transform", "collator")  # a function is written as its path
 _HEADER = (
     "# Written by seqdata when a fit began. Make one of its batches again with\n"
     "#   seqdata replay {name} --epoch EPOCH --batch BATCH\n"
@@ -56,14 +56,14 @@ _HEADER = (
     "# It names code that is then imported: trust it as you trust code.\n"
 )
 _REPLAY_OVERRIDES = {"num_workers": 0, "prefetch": 0}
-"""Arguments that differ in a replay: one batch needs no process and no thread."""
+"""Arguments that differ in a replay: one batch needs neither workers nor threads."""
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Writes no aliases."""
+    """YAML dumper that writes no aliases."""
 
     def ignore_aliases(self, _data: Any) -> bool:
-        """Return True: a value that is used twice is written twice."""
+        """Return True: a value that occurs twice is written twice."""
         return True
 
 
@@ -72,16 +72,16 @@ class RunFile:
     """The settings of a fit, as plain data.
 
     Attributes:
-        geometry: How it began, and how it counts.
+        geometry: Start and counts of the fit.
         data: Arguments of the DataModule.
-        fingerprints: Kind -> digest of the data of each loader.
-        plan: Fingerprint of the plan of its first epoch.
+        fingerprints: Kind -> fingerprint of the data of each loader.
+        plan: Fingerprint of the plan of the first epoch.
         versions: Package -> version.
         trainer: Settings of the Trainer that decide which batches are trained.
-        missing: Arguments that cannot be replayed from the file: ``argument: why``.
+        missing: Arguments that cannot be replayed from the file: ``argument: reason``.
         roots: Folders that modules were imported from.
-        script: The program that trained, if something is defined in it.
-        side_files: Name -> content of the files next to it.
+        script: Path of the program that trained, if it defines one of the arguments.
+        side_files: Name -> content of the files next to the run file.
     """
 
     geometry: FitGeometry
@@ -118,10 +118,10 @@ class RunFile:
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
-        """Write the side files and then the file, each completely or not at all.
+        """Write the side files, then the file, each completely or not at all.
 
         Raises:
-            OSError: If a file cannot be written; then no side file of this one stays.
+            OSError: If a file cannot be written; the side files are then removed.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         written: list[Path] = []
@@ -137,7 +137,7 @@ class RunFile:
             raise
 
     def _dump(self, name: str) -> bytes:
-        """Return the content of a file of this name."""
+        """Return the content of the file, which names itself."""
         record = {
             "version": VERSION,
             "versions": dict(self.versions),
@@ -157,7 +157,7 @@ class RunFile:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return a saved file; nothing is imported or opened.
+        """Read a file; nothing is imported, and no store is opened.
 
         Raises:
             ConfigError: If it does not exist, or is not a run file of this version.
@@ -191,12 +191,12 @@ class RunFile:
         return ArgumentReader(path.name, path.parent, self.roots, self.script)
 
     def get_missing_reason(self, argument: str) -> str | None:
-        """Return why an argument cannot be restored; None if it can."""
+        """Return the reason why an argument cannot be restored; None if it can."""
         reasons = (line.partition(": ") for line in self.missing)
         return next((reason for name, _, reason in reasons if name == argument), None)
 
     def list_missing(self, kind: DataKind, name: str | None = None) -> list[str]:
-        """Return why batches of a kind cannot be replayed from the file; empty if they can."""
+        """Return the reasons why batches of a kind cannot be replayed; empty if they can."""
         unused_arguments: set[str] = {
             "lengths",
             *(other_kind for other_kind in _KINDS if other_kind != kind),
@@ -218,12 +218,12 @@ class RunFile:
         return str(kind_fingerprints[position]) if position < len(kind_fingerprints) else None
 
     def get_names(self, kind: DataKind) -> list[str | None]:
-        """Return the names of a kind's locations, in their order; None if it has no name."""
+        """Return the name of each location of a kind, in their order; None if it has no name."""
         names = [argument.partition(".")[2] or None for argument in self.list_locations(kind)]
         return names if kind != "train" else names[:1] and [None]
 
     def list_locations(self, kind: DataKind) -> dict[str, Any]:
-        """Return the locations of a kind as plain data, by their arguments: ``val.english``."""
+        """Return the locations of a kind as plain data, by argument, such as ``val.english``."""
         plain = self.data.get(kind)
         if plain is None:
             return {}
@@ -240,7 +240,7 @@ class RunFile:
         ]
 
     def get_plain(self, argument: str) -> Any:
-        """Return an argument as plain data; a function as the call that imports it."""
+        """Return an argument as plain data, in which a function is a call that imports it."""
         plain = self.data.get(argument)
         is_imported = argument in _IMPORTED and isinstance(plain, str) and "." in plain
         return make_call(import_object, path=plain) if is_imported else plain
@@ -248,13 +248,13 @@ class RunFile:
     def make_options(
         self, path: Path, kind: DataKind, name: str | None, backend: str | None = None
     ) -> DataOptions:
-        """Return the options with a single location: that of a kind, or of a name.
+        """Return the options of the DataModule with one location, of a kind and name.
 
         Args:
             path: Path of the file.
             kind: ``train``, ``val``, ``test`` or ``predict``.
-            name: Name of its location, if there are several.
-            backend: Name of the backend that opens it; None: found from the location.
+            name: Name of the location, if there are several.
+            backend: Name of the backend that opens it; None: detected from the location.
 
         Raises:
             ConfigError: If a needed object has no import path, or cannot be imported.
@@ -315,7 +315,7 @@ class RunFile:
 def _option_to_plain(
     name: str, value: Any, annotation: str, writer: ArgumentWriter, missing: list[str]
 ) -> Any:
-    """Return an argument of the DataModule; if it cannot be saved, why, also in ``missing``."""
+    """Return an argument as plain data; if it cannot be saved, add the reason to ``missing``."""
     if name in _KINDS and isinstance(value, Mapping):
         return {
             part: _option_to_plain(f"{name}.{part}", location, "", writer, missing)
@@ -337,7 +337,7 @@ def _option_to_plain(
 
 
 def _list_options() -> list[dataclasses.Field[Any]]:
-    """Return the arguments of the DataModule, the data and how it is batched first."""
+    """Return the arguments of the DataModule, with locations and policies first."""
     first = (*_KINDS, "batching", "eval_batching")
     return sorted(dataclasses.fields(DataOptions), key=lambda option: option.name not in first)
 
@@ -347,10 +347,10 @@ def _is_named(plain: Any) -> bool:
 
 
 def _check_counts(run_values: Mapping[str, int | None]) -> None:
-    """Raise if a number of a run is one that no fit has.
+    """Raise if a count of a run is below its minimum.
 
     Raises:
-        ValueError: If it is.
+        ValueError: If it is; the message names the count.
     """
     for name, value in run_values.items():
         least = 1 if name in ("world_size", "accumulate", "balance_ranks") else 0
@@ -365,18 +365,23 @@ def _to_scalar(value: Any) -> Any:
 
 
 def _choose_location(plain: Any, kind: str, name: str | None, path: Path) -> Any:
-    """Return the location of a kind, by name where it has names."""
+    """Return the location of a kind; if locations have names, the one of a name."""
     if plain is None:
-        raise ConfigError(f"{path}: the run had no `{kind}` data. Choose another kind.")
+        raise ConfigError(
+            f"{path}: `kind` must be of data that the run had, but {kind!r} had none. Choose "
+            "another kind."
+        )
     if not _is_named(plain) or (kind == "train" and name is None):
         if name is None:
             return plain
-        raise ConfigError(f"{path}: `{kind}` has no names, but `name` is {name!r}. Leave it out.")
+        raise ConfigError(
+            f"{path}: `name` must be left out, since `{kind}` has one location, but is {name!r}."
+        )
     if name not in plain:
         raise ConfigError(
             must_be(
                 f"{path}: `name`",
-                f"one of {', '.join(plain)}: the locations of `{kind}`",
+                f"one of {', '.join(plain)}, the locations of `{kind}`",
                 repr(name),
                 "Pass it",
             )
@@ -399,7 +404,7 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             f"{path}: has more than {_MAX_BYTES} bytes and is not a run file. Pass {NAME}"
         )
     if not has_trailer(content):
-        _logger.warning("%s: has no checksum: it is accepted, as an older or edited file", path)
+        _logger.warning("%s has no checksum; it is accepted as an older or edited file", path)
     elif strip_digest(content, NAME) is None:
         raise ConfigError(
             f"{path}: must be as a fit wrote it, but its checksum (the last line) does not match "
@@ -427,7 +432,7 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def _load_plain(text: str, path: Path) -> Any:
-    """Return the plain values of YAML, whose size is checked before they are made.
+    """Return the values of YAML; their number is checked before they are made.
 
     Raises:
         LimitError: If it has too many values, nests too deeply, or has aliases, by which a few

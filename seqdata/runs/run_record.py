@@ -1,4 +1,4 @@
-"""The record of a running fit: the path of its run file, and the command that replays a batch."""
+"""Record of a running fit: the path of its run file, and the command that replays a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ _PACKAGES = ("lightning", "torch", "numpy", "pyarrow")
 
 
 class RunRecord:
-    """The record of a fit; before it begins, with the geometry of one process."""
+    """Record of a running fit.
+
+    Attributes:
+        geometry: Start and counts of the fit; None before it begins.
+        folder: Log folder of the fit; None if it has none.
+    """
 
     def __init__(self) -> None:
         self.geometry: FitGeometry | None = None
@@ -33,8 +38,8 @@ class RunRecord:
         """Record the start of a fit, which has no run file yet.
 
         Args:
-            geometry: How it begins, and how it counts.
-            folder: Its log folder; None: it has none.
+            geometry: Start and counts of the fit.
+            folder: Log folder of the fit; None if it has none.
         """
         self.geometry, self.folder = geometry, folder
         self._run_file = self._path = None
@@ -63,13 +68,13 @@ class RunRecord:
         self._run_file, self._path = run_file, path
 
     def make_command(self, kind: DataKind, name: str | None, epoch: int, batch: int) -> str:
-        """Return the command that replays a batch, or a call if the command cannot.
+        """Return the command that replays a batch, or a call if there is no command.
 
         Args:
-            kind: Kind of its data.
-            name: Name of its data set, if there are several.
+            kind: Kind of the data.
+            name: Name of the data set, if there are several.
             epoch: Epoch of the plan.
-            batch: Number of the batch in the plan.
+            batch: Index of the batch in the plan.
         """
         kind_option = {} if kind == "train" else {"kind": kind}
         name_option = {} if name is None else {"name": name}
@@ -104,7 +109,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _shorten_path(path: Path) -> str:
-    """Return a path relative to the working folder if that is shorter."""
+    """Return a path relative to the working folder if it lies inside, else absolute."""
     absolute = os.path.abspath(path)
     relative = os.path.relpath(absolute)
     return absolute if relative.startswith(os.pardir) else relative

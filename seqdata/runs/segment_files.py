@@ -1,8 +1,8 @@
 """Weights of a run's segments, in files next to its run file, so that its batches can be replayed.
 
-A segment that has begun has a file: ``seqdata-run-weights/epoch-0-batch-4000.npz`` has the weights
-that its batches are drawn by, 8 bytes for each sequence. It ends with its digest; reading it runs
-no code.
+Each segment that has begun has a file, such as ``seqdata-run-weights/epoch-0-batch-4000.npz``, with
+the weights by which its batches are drawn, 8 bytes for each sequence. The file ends with a digest;
+reading it runs no code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATTERN = re.compile(r"epoch-(\d+)-batch-(\d+)\.npz")
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
-    """The files of a run's segments.
+    """Files of a run's segments.
 
     Attributes:
         folder: The folder of the run file.
@@ -36,7 +36,7 @@ class SegmentFiles:
     folder: Path
 
     def begin_fit(self, run_position: RunPosition) -> None:
-        """Remove the files of segments from a position on: a fit makes them again.
+        """Remove the files of segments from a position on; the fit writes them again.
 
         Raises:
             OSError: If a file cannot be removed.
@@ -55,7 +55,7 @@ class SegmentFiles:
         """
         digest = segments.describe_changes(run_position)
         weights = segments.get_weights(run_position)
-        values = getattr(weights, "values", None)  # of parts: the digest is all of them
+        values = getattr(weights, "values", None)  # weights of parts are in the digest
         arrays: dict[str, Any] = {"digest": np.frombuffer((digest or "").encode(), np.uint8)}
         if isinstance(values, np.ndarray):
             if len(values) > MOST_NUMBERS:
@@ -69,7 +69,7 @@ class SegmentFiles:
         """Set the weights of a segment as the run had them.
 
         Args:
-            segments: Segments of an engine that has drawn nothing yet.
+            segments: Segments of an engine that has not drawn a batch yet.
             run_position: Position of a batch of the segment.
 
         Raises:
@@ -94,7 +94,7 @@ class SegmentFiles:
 
 
 def _parse_weights(arrays: Arrays, owner: str) -> tuple[str | None, Any]:
-    """Return the digest of weights, and their values; None where they are the policy's own."""
+    """Return the digest and the values of weights; None for those of the policy."""
     try:
         digest = arrays["digest"].astype(np.uint8).tobytes().decode()
     except (KeyError, UnicodeDecodeError) as error:

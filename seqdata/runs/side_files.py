@@ -1,6 +1,6 @@
-"""Arrays of a run file's arguments, in files next to it: numbers of views, weights of sequences.
+"""Files with the arrays of a run file's arguments: indices of views, weights of sequences.
 
-Each file is an ``.npz`` archive that ends with its digest. Reading one runs no code.
+Each file is an ``.npz`` archive that ends with a digest. Reading one runs no code.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from seqdata.storage.digest_trailer import add_digest, has_trailer, strip_digest
 
 Arrays = Mapping[str, NDArray[Any]]
 MOST_NUMBERS = 1 << 24
-"""Most numbers of an array that is saved; what has more cannot be replayed."""
+"""Most numbers of a saved array; arguments with larger arrays cannot be replayed."""
 
 
 def pack_arrays(arrays: Arrays, name: str) -> bytes:
-    """Return the content of a file of this name, each array in the smallest dtype."""
+    """Return the content of a file of this name, with each array in the smallest dtype."""
     content, narrow = io.BytesIO(), {key: _narrow(array) for key, array in arrays.items()}
     np.savez(content, **cast(Any, narrow))
     return add_digest(content.getvalue(), name)
 
 
 def read_arrays(path: Path, owner: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays in a side file; an archive without a digest has checksums.
+    """Return the arrays of a side file; without a digest the archive's checksums are compared.
 
     Args:
         path: Path of the file.
-        owner: Owner of the arrays, for messages: ``run.yaml: `val` has arrays that``.
+        owner: Beginning of messages: ``run.yaml: `val` has arrays that``.
 
     Raises:
         ConfigError: If the file is missing or damaged.
@@ -53,7 +53,7 @@ def read_arrays(path: Path, owner: str) -> dict[str, NDArray[Any]]:
 
 
 def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers from 0 in the smallest dtype, and others as they are."""
+    """Return integers of at least 0 in the smallest dtype, others unchanged."""
     if numbers.dtype.kind not in "iu" or int(numbers.min(initial=0)) < 0:
         return numbers
     return numbers.astype(np.uint32 if int(numbers.max(initial=0)) < 1 << 32 else np.int64)

@@ -1,7 +1,7 @@
-"""The losses of steps: what is usual around a step, and how far a step is from it.
+"""Losses of steps: the usual loss around a step, and the distance of a step from it.
 
-What is usual is a median over the steps before, and how much steps differ is a median as well, so
-that neither depends on the spikes that are looked for.
+The usual loss is a median over the steps before, and so is the usual difference from it: neither
+depends on the spikes to be found.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from numpy.typing import NDArray
 from seqdata.runs.loss_files import LossFiles
 
 WINDOW = 40
-"""Steps before a step that tell what is usual."""
+"""Number of steps before a step that determine its usual loss."""
 
 MIN_WINDOW = 8
-"""With fewer steps before it, a step is compared with the next ones as well, to twice as many."""
+"""Least number of steps before a step; with fewer, later steps are added."""
 
 MIN_COMPARED = 3
-"""With fewer other steps nothing is known of the spread, and no step stands out."""
+"""Least number of other steps; with fewer, the spread is unknown and no step stands out."""
 
 OUTLYING = 4.0
-"""Standard deviations from which on a value stands out."""
+"""Number of standard deviations above which a value stands out."""
 
 _SIGMAS_PER_MAD = 1.4826  # of a normal distribution
-_MIN_SPREAD = 1e-6  # relative to the usual value: equal values have no spread
-_CANDIDATES = 20  # steps per wanted one whose distance is computed exactly
+_MIN_SPREAD = 1e-6  # relative to the usual value, for equal values
+_CANDIDATES = 20  # steps per returned step whose distance is computed exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """Usual losses around a step.
+    """Distribution of the usual losses around a step.
 
     Attributes:
         value: The median.
-        spread: An estimate of the standard deviation, above 0; infinite of fewer than
+        spread: An estimate of the standard deviation, above 0; infinite for fewer than
             ``MIN_COMPARED`` values.
     """
 
@@ -46,13 +46,13 @@ class Usual:
     spread: float
 
     def score(self, value: float) -> float:
-        """Return by how many standard deviations a value is above the usual one."""
+        """Return the distance of a value above the usual one, in standard deviations."""
         return (value - self.value) / self.spread if math.isfinite(value) else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepLosses:
-    """The losses of all recorded steps of a run, over all ranks.
+    """Losses of all recorded steps of a run, over all ranks.
 
     Attributes:
         steps: int64 (s,), the optimizer's steps, ascending.
@@ -71,7 +71,7 @@ class StepLosses:
 
     @classmethod
     def read(cls, losses: LossFiles) -> Self:
-        """Return the losses of a run's files; they are read once."""
+        """Compute the losses from the files of a run, which are read once."""
         columns: list[list[NDArray[np.float64]]] = [[], [], [], []]
         for block in losses.iterate_blocks():
             chosen = block.select(np.diff(block.offsets) > 0)
@@ -98,20 +98,20 @@ class StepLosses:
         )
 
     def find(self, step: int) -> int | None:
-        """Return where a step is in the arrays; None if it has no record."""
+        """Return the index of a step in the arrays; None if it has no record."""
         i = int(np.searchsorted(self.steps, step))
         return i if i < len(self) and self.steps[i] == step else None
 
     def find_nearest(self, step: int) -> int:
-        """Return the recorded step that is nearest, of two the earlier one."""
+        """Return the nearest recorded step; of two, the earlier one."""
         return int(self.steps[np.abs(self.steps - step).argmin()])
 
     def find_usual(self, i: int) -> Usual:
-        """Return what the mean score of a step usually is, around a step."""
+        """Return the usual mean score of a step around a step."""
         return summarize(self.values[self._find_window(i)], self.values[i])
 
     def find_usual_level(self, i: int) -> Usual:
-        """Return what the score of a sequence or batch usually is, around a step."""
+        """Return the usual score of a sequence or batch around a step."""
         return summarize(self.levels[self._find_window(i)], self.levels[i])
 
     def find_first_non_finite(self) -> int | None:
@@ -120,7 +120,7 @@ class StepLosses:
         return None if is_finite.all() else int(self.steps[is_finite.argmin()])
 
     def find_worst(self, count: int) -> list[int]:
-        """Return the steps farthest above what is usual around them, the farthest first."""
+        """Return the steps farthest above the usual loss around them, the farthest first."""
         if not len(self):
             return []
         first_non_finite = self.find_first_non_finite()
@@ -144,7 +144,7 @@ class StepLosses:
         return [*head, *worst][:count]
 
     def _find_window(self, i: int) -> NDArray[np.int64]:
-        """Return the steps before, or around a step with few before it; without itself."""
+        """Return the indices of the steps before a step; with few of them also of later ones."""
         before = np.arange(max(0, i - WINDOW), i)
         if len(before) >= MIN_WINDOW:
             return before
@@ -153,7 +153,7 @@ class StepLosses:
 
 
 def summarize(values: NDArray[np.float64], own_value: float) -> Usual:
-    """Return the median of values and their spread; without any those of the own value."""
+    """Return the median and spread of finite values; without any, of ``own_value``."""
     values = values[np.isfinite(values)]
     if not len(values):
         value = float(own_value) if math.isfinite(own_value) else 0.0

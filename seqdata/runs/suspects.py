@@ -1,10 +1,10 @@
-"""The sequences that explain a step's loss, from the records of a run.
+"""Sequences that explain a step's loss, from the records of a run.
 
-With a score for each row, a sequence explains what its score is above the expected one: what is
-usual around the step, moved half way to the sequence's own history. With one loss for each batch,
-it explains what *all* its batches have in common: how far they were above what was usual at their
-time, as the mean of the lower half, and less if they are few. A sequence that was in one high batch
-by chance was in others, too.
+With a score for each row, a sequence explains the excess of its score over the expected one: the
+usual score around the step, moved half way to the sequence's own history. With one loss for each
+batch, it explains what *all* its batches have in common: the mean of the lower half of their
+distances from the usual loss, reduced if there are few. A sequence that was in one high batch by
+chance was also in others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.runs.loss_files import LossBlock, LossFiles
 from seqdata.runs.step_losses import OUTLYING, StepLosses, Usual, summarize
 
-_OWN_HISTORY = 0.5  # how far a long history moves what is expected
-_PART_BITS = 16  # of a key: 65,535 parts
+_OWN_HISTORY = 0.5  # weight of a long history in the expected score
+_PART_BITS = 16  # bits of a key for the part: 65,535 parts
 
 _ChooseRows = Callable[[LossBlock, NDArray[np.int64]], NDArray[np.bool_]]
-"""Returns which rows of a block are wanted, bool (n,), from the block and the rows' keys."""
+"""Function of a block and the keys of its rows that returns which rows to read, bool (n,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +33,15 @@ class Suspect:
     """A sequence of a step, and how much of the step's loss it explains.
 
     Attributes:
-        id: Number in its store.
+        id: Index in its store.
         part: Name of its part; None without parts.
-        score: Its mean score in the step; of its batch, where that has one for all.
-        mean_before: Mean of its scores in earlier steps; None if there were none.
-        draws: How often it was drawn in the recorded run.
-        share: Part of the step's sum of scores; None if scores are of batches, or negative.
-        excess: What it explains; suspects are ordered by it.
+        score: Mean score in the step; that of the batch if the batch has one score.
+        mean_before: Mean score in earlier steps; None if there were none.
+        draws: Number of draws in the recorded run.
+        share: Fraction of the step's sum of scores; None if scores are of batches, or negative.
+        excess: Loss that it explains; suspects are ordered by it.
         epoch: Epoch of its batch.
-        batch: Number of its batch in the plan.
+        batch: Index of its batch in the plan.
         rank: The rank that trained it.
     """
 
@@ -59,23 +59,23 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """Facts of a step.
+    """Report about a step.
 
     Attributes:
         step: The optimizer's step, from 0.
         loss: Mean score of its sequences, or of its batches.
-        usual: What that mean usually is around it.
-        distance: By how many standard deviations it is above that.
+        usual: Usual mean score around the step.
+        distance: Distance of the loss above the usual one, in standard deviations.
         batches: Number of its batches, over ranks and accumulation.
-        sequences: Number of its different sequences.
+        sequences: Number of distinct sequences.
         is_shared: Whether scores are of whole batches.
         level: Median score in the step.
-        level_distance: By how many standard deviations the median is above the usual one.
-        tied: Number of first suspects that scores of batches cannot tell apart, since they were
-            always in the same ones.
-        is_explained: Whether the first suspect stands out: from the others of the step, or, with
-            scores of whole batches, since all its batches were high.
-        suspects: Its sequences: that explain most first.
+        level_distance: Distance of the median above the usual one, in standard deviations.
+        tied: Number of first suspects that were always in the same batches, so that scores of
+            batches do not distinguish them.
+        is_explained: Whether the first suspect stands out from the others of the step; with scores
+            of whole batches, whether all its batches were high.
+        suspects: Sequences of the step, ordered by how much they explain.
     """
 
     step: int
@@ -100,7 +100,7 @@ class StepReport:
 class _Rows(NamedTuple):
     """Rows of some batches: flat arrays of equal length."""
 
-    keys: NDArray[np.int64]  # a number for each pair of part and id
+    keys: NDArray[np.int64]  # part and id in one integer
     steps: NDArray[np.int64]
     scores: NDArray[np.float64]
     epochs: NDArray[np.int64]
@@ -122,10 +122,10 @@ def explain_steps(
         losses: The files of a run.
         table: The losses of its steps.
         steps: The optimizer's steps.
-        top: Most suspects of each.
+        top: Most suspects of each step.
 
     Raises:
-        ConfigError: If nothing was recorded, or not the step; it names the nearest that was.
+        ConfigError: If nothing was recorded, or a step has no record; it names the nearest step.
     """
     if not len(table):
         raise ConfigError(
@@ -199,14 +199,14 @@ def _is_explained(first: Suspect, own: _Rows, usual_level: Usual) -> bool:
 
 
 class _LevelCache:
-    """Usual losses around steps, computed once for each."""
+    """Cache of the usual losses around steps."""
 
     def __init__(self, table: StepLosses) -> None:
         self._table = table
         self._usual: dict[int, Usual] = {}
 
     def find(self, steps: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the usual score around each step, float64 (n,)."""
+        """Return the usual score of a sequence or batch around each step, float64 (n,)."""
         for step in steps.tolist():
             if step not in self._usual:
                 self._usual[step] = self._table.find_usual_level(self._table.find(step) or 0)
@@ -214,9 +214,9 @@ class _LevelCache:
 
 
 def _find_excess(rows: _Rows, draws: _Rows, step: int, usual: Usual, levels: _LevelCache) -> float:
-    """Return how much of a step's loss a sequence explains."""
+    """Return the loss of a step that a sequence explains."""
     if rows.is_shared.any():
-        # what comes after a loss that is not finite is not about its sequences
+        # after a loss that is not finite, losses do not depend on the sequences
         counted = draws.select((draws.steps <= step) | np.isfinite(draws.scores))
         distances = counted.scores - levels.find(counted.steps)
         lower = np.sort(np.where(np.isfinite(distances), distances, np.inf))
@@ -241,7 +241,7 @@ def _read_rows(losses: LossFiles, choose: _ChooseRows) -> _Rows:
 
 
 def _iterate_rows(block: LossBlock, choose: _ChooseRows) -> Iterator[_Rows]:
-    """Yield the chosen rows of a block, if there are any."""
+    """Yield the chosen rows of a block, unless there are none."""
     keys = (block.ids << _PART_BITS) + block.parts + 1
     chosen = choose(block, keys)
     if chosen.any():

@@ -137,7 +137,7 @@ def _infer_number_type(type_: pa.DataType) -> ColumnType | None:
 
 
 def is_untyped_list(type_: pa.DataType) -> bool:
-    """Return whether a type is of lists of nothing: what a writer finds if all lists are empty."""
+    """Return whether a type is of lists of nulls, which writers infer if all lists are empty."""
     from pyarrow import types
 
     if not _is_ragged(type_):
@@ -146,7 +146,7 @@ def is_untyped_list(type_: pa.DataType) -> bool:
 
 
 def find_list_types(schemas: Iterable[pa.Schema]) -> dict[str, pa.DataType]:
-    """Return column -> the first type among schemas that is a list of something."""
+    """Return column -> its first list type among schemas that has a type of values."""
     return {
         column.name: column.type
         for schema in reversed(list(schemas))
@@ -156,14 +156,14 @@ def find_list_types(schemas: Iterable[pa.Schema]) -> dict[str, pa.DataType]:
 
 
 def _is_ragged(type_: pa.DataType) -> bool:
-    """Return whether a type is of lists of any length."""
+    """Return whether a type is of lists of variable length."""
     from pyarrow import types
 
     return bool(types.is_list(type_) or types.is_large_list(type_))
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Return whether a type is of lists, of any length or a fixed one."""
+    """Return whether a type is of lists, of variable or fixed length."""
     from pyarrow import types
 
     return _is_ragged(type_) or bool(types.is_fixed_size_list(type_))
@@ -244,7 +244,7 @@ def decode_column(
     Raises:
         DecodeError: If a value is missing, or timesteps are of several widths; the message names
             column and row.
-        CorruptShardError: If the offsets are invalid, or a width is another one than was counted.
+        CorruptShardError: If the offsets are invalid, or a width is not the one that was counted.
     """
     array = _unwrap(location, array)
     refuse_nulls(location, array)
@@ -367,13 +367,10 @@ def _decode_dictionary(location: DataLocation, array: pa.DictionaryArray) -> pa.
         sizes = np.diff(read_list_offsets(location, values))
         needed = int(sizes[codes.to_numpy(zero_copy_only=False)].sum())
     else:
-        needed = len(codes) * -(
-            -int(values.nbytes) // max(1, len(values))
-        )  # all have the same size
+        value_bytes = -(-int(values.nbytes) // max(1, len(values)))  # all have the same size
+        needed = len(codes) * value_bytes
     check_size(location, codes.nbytes + values.nbytes, needed)
-    if (
-        values.type != array.dictionary.type
-    ):  # views, for example, must be converted before the lookup
+    if values.type != array.dictionary.type:  # views must be converted before the lookup
         array = DictionaryArray.from_arrays(codes, values)
     return array.dictionary_decode()
 

@@ -1,16 +1,15 @@
 """Fields over mapped or owned buffers, and columns of their spans: the result of a read.
 
-A ``BufferSource`` is one field over all shards, of any kind: of arrays it returns a column that is
-not copied yet, of texts and bytes the values themselves. Place in the flow: stores create sources,
-collators fill from columns. Reads: buffers. Makes: views, values and filled output.
+A ``BufferSource`` is one field over all shards, of any kind. For arrays it returns a column that is
+not copied yet, for strings and bytes the values themselves. Place in the flow: stores create
+sources, collators fill from columns. Reads: buffers. Makes: views, values and filled output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,13 +32,13 @@ class BufferSource:
     """One field over all shards.
 
     Attributes:
-        name: The field's name.
+        name: Name of the field.
         field: Dtype, shape and axis of the values.
         kind: Kind of the field.
         layout: The shards and lengths of its sequences.
         values: Per shard, (timesteps, *shape); or its bytes, uint8, where extents count bytes.
         extents: Per shard, begins and ends of each sequence's values; None: one timestep each.
-        unit: The unit of extents in bytes: the size of a timestep, or 1.
+        extent_bytes: Bytes that extents count in: the size of a timestep, or 1.
         width: Bytes of a timestep, or 1.
         file_offsets: Per shard, the offset of the values in the file, in bytes; None: they are not
             in a file.
@@ -56,7 +55,7 @@ class BufferSource:
     layout: ShardLayout
     values: tuple[NDArray[Any], ...]
     extents: tuple[ShardExtents, ...] | None
-    unit: int
+    extent_bytes: int
     width: int
     file_offsets: tuple[int, ...] | None
     engine: Kernel
@@ -99,11 +98,11 @@ class BufferSource:
         layout: ShardLayout,
         files: Sequence[NDArray[np.uint8]],
         extents: Sequence[ShardExtents],
-        checks: FieldChecksums | None = None,
+        checksums: FieldChecksums | None = None,
     ) -> BufferSource:
         """Return the source of values in files, at the bytes that extents give."""
-        places = [0] * len(files)
-        return cls._make(name, field, layout, files, tuple(extents), 1, places, checks)
+        file_offsets = [0] * len(files)
+        return cls._make(name, field, layout, files, tuple(extents), 1, file_offsets, checksums)
 
     @classmethod
     def _make(
@@ -113,21 +112,23 @@ class BufferSource:
         layout: ShardLayout,
         values: Sequence[NDArray[Any]],
         extents: tuple[ShardExtents, ...] | None,
-        unit: int | None,
-        places: Sequence[int] | None,
-        checks: FieldChecksums | None,
+        extent_bytes: int | None,
+        file_offsets: Sequence[int] | None,
+        checksums: FieldChecksums | None,
     ) -> BufferSource:
         """Return a source with a handle of this process's kernel."""
         engine, starts = get_kernel(), np.array(layout.shard_offsets, dtype=np.int64)
         kind = kind_of(field)
         width = kind.width(field)
-        unit = width if unit is None else unit
-        kernel_checksums = None if checks is None else checks.kernel_arguments
-        handle = engine.source(tuple(values), extents, starts, width, kernel_checksums, unit)
+        extent_bytes = width if extent_bytes is None else extent_bytes
+        kernel_checksums = None if checksums is None else checksums.kernel_arguments
+        handle = engine.source(
+            tuple(values), extents, starts, width, kernel_checksums, extent_bytes
+        )
         return cls(
-            name, field, kind, layout, tuple(values), extents, unit, width,
-            None if places is None else tuple(places), engine, handle,
-            kind.stored_dtype(field), checks,
+            name, field, kind, layout, tuple(values), extents, extent_bytes, width,
+            None if file_offsets is None else tuple(file_offsets), engine, handle,
+            kind.stored_dtype(field), checksums,
         )  # fmt: skip
 
     @property
@@ -145,7 +146,7 @@ class BufferSource:
         return SpanColumn(self, spans) if self.kind.is_array else self.take(spans[:, 0])
 
     def find(self, number: int) -> tuple[int, int, int]:
-        """Return (shard, begin, end) of a sequence's values, in the unit of its extents; unchecked.
+        """Return (shard, begin, end) of a sequence's values, in units of ``extent_bytes``.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -162,7 +163,7 @@ class BufferSource:
 
         Raises:
             ConfigError: If there is no such sequence.
-            CorruptSampleError: If a recorded place or a checksum is wrong.
+            CorruptSampleError: If a recorded offset or a checksum is wrong.
             DecodeError: If the bytes are not text.
         """
         sequence_numbers = np.asarray(numbers, dtype=np.int64)
@@ -197,7 +198,7 @@ class BufferSource:
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
         """Return the concatenated bytes of whole sequences; see ``gather_bytes``."""
-        return self.layout.retry_after_repair(lambda: gather_bytes(self, numbers))
+        return gather_bytes(self, numbers)
 
     def slice_sequence(self, number: int, start: int, stop: int) -> NDArray[Any]:
         """Return timesteps ``start:stop`` of one sequence, (stop - start, *shape): a view.
@@ -206,9 +207,10 @@ class BufferSource:
 
         Raises:
             ConfigError: If there is no such sequence or span.
-            CorruptSampleError: If its recorded place is wrong.
+            CorruptSampleError: If its recorded offset is wrong.
         """
-        if self.unit == 1:  # `values` may be the bytes of a file, also where a timestep is one byte
+        # `values` may be the bytes of a file, also where a timestep is one byte
+        if self.extent_bytes == 1:
             return self._piece_of_bytes(number, start, stop)
         shard, first, last = self.find(number)
         values = self.values[shard]
@@ -231,21 +233,18 @@ class BufferSource:
 
         Raises:
             ConfigError: If there is no such sequence or span.
-            CorruptSampleError: If a recorded place or a checksum is wrong.
+            CorruptSampleError: If a recorded offset or a checksum is wrong.
         """
         if self.checksums is not None:
             result = self.engine.verify(self.handle, spans)
             if result != -1:
-                verify = partial(self.engine.verify, self.handle, spans)
-                results = chain((result,), iter(verify, None))
-                self.layout.retry_after_repair(lambda: self.raise_for_result(next(results), spans))
+                self.raise_for_result(result, spans)
 
-    def raise_for_result(self, result: int, spans: NDArray[np.int64]) -> None:
-        """Raise the error that a result of the kernel stands for, if any."""
+    def raise_for_result(self, result: int, spans: NDArray[np.int64]) -> NoReturn:
+        """Raise the error for a result of the kernel other than -1, which is success."""
         if result >= 0:
             self.raise_for_span(*spans[result].tolist())
-        if result < -1:
-            raise self.make_mismatch_error(*spans[-2 - result].tolist())
+        raise self.make_mismatch_error(*spans[-2 - result].tolist())
 
     def make_mismatch_error(self, number: int, start: int, stop: int) -> CorruptSampleError:
         """Return the error about a span with another checksum."""
@@ -256,7 +255,7 @@ class BufferSource:
         def locate(start: int, stop: int) -> DataLocation:
             if self.file_offsets is None:
                 return self.layout.locate(number, self.name)
-            offset = self.file_offsets[shard] + first * self.unit + start
+            offset = self.file_offsets[shard] + first * self.extent_bytes + start
             return self.layout.locate(number, self.name, offset, stop - start)
 
         span = (start * self.width, stop * self.width)
@@ -265,20 +264,21 @@ class BufferSource:
         mismatched = ChecksumMismatch(
             shard, index_in_shard, number, content, self.width, *span, locate
         )
-        return make_mismatch_error(self.checksums, self.engine, mismatched)
+        error = make_mismatch_error(self.checksums, self.engine, mismatched)
+        return self.layout.explain_damage(error, shard)
 
     def raise_for_span(self, number: int, start: int, stop: int) -> NoReturn:
         """Raise the error about a span that cannot be read.
 
         Raises:
             ConfigError: If there is no such sequence or span.
-            CorruptSampleError: If its recorded place is wrong; ``facts`` has shard and offset.
+            CorruptSampleError: If its recorded offset is wrong.
         """
         layout = self.layout
         shard, first, last = self.find(number)
         count, width = len(self.values[shard]), self.width
-        unit_name = "timesteps" if self.unit == width and self.kind.is_array else "bytes"
-        needed, facts = f"be inside of the shard's {count} {unit_name}", {}
+        unit_name = "timesteps" if self.extent_bytes == width and self.kind.is_array else "bytes"
+        needed, details = f"be inside of the shard's {count} {unit_name}", {}
         if self.kind.is_array:
             axis = self.field.axis
             length = 1 if axis is None else int(layout.lengths_of[axis][number])
@@ -288,20 +288,21 @@ class BufferSource:
                     f"{self.name!r}: timesteps must be in 0..{length}, but {start}..{stop} were "
                     "requested. Was the plan made for other data?"
                 )
-            needed = f"have {length * width // self.unit} {unit_name}"
-            facts = {"expected": length, "found": (last - first) * self.unit // width}
-        raise self.locate(number, first, last).make_error(
+            needed = f"have {length * width // self.extent_bytes} {unit_name}"
+            details = {"expected": length, "found": (last - first) * self.extent_bytes // width}
+        error = self.locate(number, first, last).make_error(
             CorruptSampleError,
             f"must {needed}, but is at {first}..{last} of {count}. The shard is damaged: restore "
-            "it, or write the store again", **facts,
+            "it, or write the store again", **details,
         )  # fmt: skip
+        raise layout.explain_damage(error, shard)
 
     def locate(self, number: int, first: int, last: int) -> DataLocation:
         """Return the location of some of a sequence's values, for an error.
 
         Args:
             number: The sequence.
-            first: The first value, in the unit of extents from the shard's start.
+            first: The first value, in units of ``extent_bytes`` from the shard's start.
             last: One past the last.
         """
         if self.file_offsets is None:
@@ -309,8 +310,9 @@ class BufferSource:
         shard = self.layout.find_shard(number)
         timesteps = len(self.values[shard])
         first = min(max(first, 0), timesteps)  # the location of the damage may be these bytes
-        last, begin = min(max(last, first), timesteps), self.file_offsets[shard] + first * self.unit
-        return self.layout.locate(number, self.name, begin, (last - first) * self.unit)
+        last = min(max(last, first), timesteps)
+        begin = self.file_offsets[shard] + first * self.extent_bytes
+        return self.layout.locate(number, self.name, begin, (last - first) * self.extent_bytes)
 
 
 class SpanColumn:
@@ -348,7 +350,7 @@ class SpanColumn:
 
         Raises:
             ConfigError: If a span does not exist.
-            CorruptSampleError: If a recorded place or a checksum of any piece is wrong.
+            CorruptSampleError: If a recorded offset or a checksum of any piece is wrong.
         """
         if not self._is_verified:
             self._source.verify(self._spans)
@@ -360,12 +362,12 @@ class SpanColumn:
 
         Args:
             out: (timesteps, *shape), C-contiguous, of the column's dtype.
-            bounds: int64 (n+1,), rising.
+            bounds: int64 (n+1,), ascending.
             padding: The bytes of one element; None: zeros.
 
         Raises:
             ConfigError: If a span does not exist.
-            CorruptSampleError: If a sequence's recorded place or its checksum is wrong.
+            CorruptSampleError: If a sequence's recorded offset or its checksum is wrong.
             ValueError: If ``bounds`` do not fit ``out``, or its dtype differs.
         """
         source = self._source
@@ -376,18 +378,7 @@ class SpanColumn:
             )
         result = source.engine.fill(source.handle, self._spans, bounds, out, padding)
         if result != -1:
-            self._raise_or_refill(result, out, bounds, padding)
-
-    def _raise_or_refill(
-        self, result: int, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None
-    ) -> None:
-        """Raise the error that a result of the kernel stands for; or copy again after a repair."""
-        source = self._source
-        fill = partial(source.engine.fill, source.handle, self._spans, bounds, out, padding)
-        results = chain((result,), iter(fill, None))
-        source.layout.retry_after_repair(
-            lambda: source.raise_for_result(next(results), self._spans)
-        )
+            source.raise_for_result(result, self._spans)
 
 
 def gather_bytes(source: BufferSource, numbers: NDArray[np.int64]) -> TextBytes:
@@ -395,7 +386,7 @@ def gather_bytes(source: BufferSource, numbers: NDArray[np.int64]) -> TextBytes:
 
     Raises:
         ConfigError: If there is no such sequence.
-        CorruptSampleError: If a recorded place or a checksum is wrong.
+        CorruptSampleError: If a recorded offset or a checksum is wrong.
         CorruptShardError: If values overlap.
     """
     offsets = np.zeros(len(numbers) + 1, dtype=np.int64)
@@ -416,7 +407,7 @@ def compute_sizes(source: BufferSource, numbers: NDArray[np.int64]) -> NDArray[n
     """Return the size of each sequence in bytes, int64 (n,), after checking its extent."""
     extents = source.extents
     if extents is None:
-        raise ValueError(f"{source.name!r}: the bytes of fields without extents are not gathered")
+        raise ValueError(f"{source.name!r}: must have extents to gather its bytes, but has none")
     shard_offsets = np.array(source.layout.shard_offsets, dtype=np.int64)
     missing = (numbers < 0) | (numbers >= shard_offsets[-1])
     if missing.any():
@@ -447,11 +438,12 @@ def _check_overlaps(source: BufferSource, numbers: NDArray[np.int64], total: int
     shards = np.searchsorted(np.array(source.layout.shard_offsets), distinct, side="right") - 1
     shard_bytes = sum(len(source.values[shard]) for shard in np.unique(shards).tolist())
     if total > shard_bytes * int(repeats.max()):
-        raise source.layout.locate(int(numbers[0]), source.name).make_error(
+        error = source.layout.locate(int(numbers[0]), source.name).make_error(
             CorruptShardError,
             f"and {len(numbers) - 1} others must not overlap, but take {total} bytes of "
             f"{shard_bytes}. The shard is damaged: restore it, or write the store again",
         )
+        raise source.layout.explain_damage(error, source.find(int(numbers[0]))[0])
 
 
 def make_value_spans(source: BufferSource, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -459,7 +451,7 @@ def make_value_spans(source: BufferSource, numbers: NDArray[np.int64]) -> NDArra
 
     Raises:
         ConfigError: If there is no such sequence.
-        CorruptSampleError: If a recorded place is wrong.
+        CorruptSampleError: If a recorded offset is wrong.
     """
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers

@@ -39,7 +39,7 @@ _IDS_PER_PASS = 1 << 16  # sequences whose ids are read together
 class ConcatStore(SequenceStore):
     """The sequences of several stores, one store after the other. Created by ``concat_stores``.
 
-    A sequence keeps its id if its store has ids; otherwise its number in this store names it.
+    A sequence keeps its id if its store has ids; otherwise its index in this store names it.
 
     Args:
         stores: Stores with the same fields, each with all its sequences.
@@ -119,7 +119,7 @@ class ConcatStore(SequenceStore):
         return found
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return the bytes of ids or of a field of texts; see ``SupportsRawTexts``."""
+        """Return the bytes of ids or of a field of strings; see ``SupportsRawTexts``."""
         raws, order = [], []
         for number, rows, local in self._split_by_store(numbers):
             order.append(rows)
@@ -152,8 +152,8 @@ class ConcatStore(SequenceStore):
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
-        """Return the place of a sequence in its own store, for an error."""
+    def locate(self, number: int) -> DataLocation:
+        """Return the location of a sequence in its own store, for an error."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.title)
         at = int(self._find_owners(np.array([number]))[0])
@@ -183,7 +183,7 @@ class ConcatStore(SequenceStore):
         return join_columns(found, names, owner, index)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Announce to the stores what will be read, where they can use it."""
+        """Announce the sequences that will be read to stores that prefetch."""
         more = True
         for number, _, local in self._split_by_store(numbers):
             store = self._stores[number]
@@ -225,7 +225,7 @@ class ConcatStore(SequenceStore):
     def _split_by_store(
         self, numbers: NDArray[np.int64]
     ) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Return, per store: its number, the places in what was asked for, and its own numbers."""
+        """Return, per store: its index, positions in the request, and indices of its sequences."""
         owner = self._find_owners(np.asarray(numbers, dtype=np.int64))
         for number in np.unique(owner).tolist():
             rows = np.flatnonzero(owner == number)

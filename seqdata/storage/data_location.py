@@ -18,13 +18,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import REMEDY, ConfigError, DataError, Detail, SeqDataError
+from seqdata.errors import REMEDY, ConfigError, Detail, SeqDataError
 
 _MAX_LOCATION_CHARS = 2_000  # characters in a message, of a data set that may be very many files
 _MAX_ID_CHARS = 80  # characters in a message; the details have all
 ErrorT = TypeVar("ErrorT", bound=SeqDataError)
-
-T = TypeVar("T")
 _UINT32_VALUES = 1 << 32
 
 
@@ -34,16 +32,16 @@ class DataLocation:
 
     Attributes:
         dataset: Location of the data set.
-        shard: Number of the file among those of the data set.
-        file: Its name.
-        file_kind: The role of a file that is not a shard: ``manifest``.
-        axis: The axis that a file of lengths is about.
-        unit: Number of a record batch or row group, where the file has several.
-        sequence: Number of the sequence in the base store.
-        key: Its id.
+        shard: Index of the file in the data set.
+        file: Name of the file.
+        file_kind: Role of a file that is not a shard, such as ``manifest``.
+        axis: Axis of a file of lengths.
+        unit: Index of a record batch or row group, if the file has several.
+        sequence: Index of the sequence in the base store.
+        key: Id of the sequence.
         field: Name of the field.
-        offset: First byte, counted in the file.
-        length: How many bytes.
+        offset: First byte, counted from the start of the file.
+        length: Number of bytes.
         verify: Whether ``seqdata verify`` can audit the data set.
     """
 
@@ -86,15 +84,15 @@ class DataLocation:
 
     @property
     def details(self) -> dict[str, Detail]:
-        """Name -> known value, of plain types."""
-        texts = ("dataset", "file", "axis", "key", "field")
-        numbers = ("shard", "unit", "sequence", "offset", "length")
-        known: dict[str, Detail] = {name: getattr(self, name) for name in texts}
-        for name in numbers:
+        """Name -> value, of plain types; names without a value are left out."""
+        strings = ("dataset", "file", "axis", "key", "field")
+        integers = ("shard", "unit", "sequence", "offset", "length")
+        details: dict[str, Detail] = {name: getattr(self, name) for name in strings}
+        for name in integers:
             value = getattr(self, name)
-            known[name] = None if value is None else int(value)  # NumPy's types are not JSON
-        known["remedy"] = self.remedy
-        return {name: value for name, value in known.items() if value is not None}
+            details[name] = None if value is None else int(value)  # NumPy's types are not JSON
+        details["remedy"] = self.remedy
+        return {name: value for name, value in details.items() if value is not None}
 
     @property
     def remedy(self) -> str | None:
@@ -108,9 +106,9 @@ class DataLocation:
         """Return the error about this location.
 
         Args:
-            error_type: Its class.
-            text: What must be, what is, and what to do.
-            details: More of them: ``expected`` and ``found``.
+            error_type: Class of the error.
+            text: Requirement, finding and remedy; the message begins with the location.
+            details: Further details, such as ``expected`` and ``found``.
         """
         end = "" if self.remedy is None else f"{REMEDY}{self.remedy}."
         return error_type.at(f"{self}: {text}{end}", **{**self.details, **details})
@@ -120,13 +118,13 @@ class DataLocation:
 class SupportsLocation(Protocol):
     """A store that knows the locations of its sequences."""
 
-    def place(self, number: int, /) -> DataLocation:
+    def locate(self, number: int, /) -> DataLocation:
         """Return the location of a sequence; of the data set if there is no such sequence."""
         ...
 
 
 def shorten_location(location: str) -> str:
-    """Return a location for messages: of a very long one, its beginning and its length."""
+    """Return a location for messages; a very long one is cut, and its length added."""
     if len(location) <= _MAX_LOCATION_CHARS:
         return location
     return f"{location[: _MAX_LOCATION_CHARS // 2]}… ({len(location):,} characters)"
@@ -149,9 +147,9 @@ class ShardLayout:
         lengths_of: Axis -> timesteps of each sequence.
         locate_shard: Shard -> its location; None: shards are not files.
         find_id: Sequence -> its id, or None if it cannot be read; None: there are no ids.
-        first_sequence: Number of its first sequence in the data set, for a part of a data set.
-        repair: Compares the local copy that an error is about with its source, and repairs it;
-            returns whether a retry may help. None: the files are not copies.
+        first_sequence: Index of its first sequence in the data set, for a part of a data set.
+        drop_copy: Drops the fetched copy of a shard; returns a line about it for an error, or
+            None if the shard is not a copy. None: no shard is.
     """
 
     location: str
@@ -161,23 +159,15 @@ class ShardLayout:
     locate_shard: Callable[[int], DataLocation] | None = None
     find_id: Callable[[int], str | None] | None = None
     first_sequence: int = 0
-    repair: Callable[[DataError], bool] | None = None
+    drop_copy: Callable[[int], str | None] | None = None
 
     def __len__(self) -> int:
         return self.shard_offsets[-1]
 
-    def retry_after_repair(self, call: Callable[[], T]) -> T:
-        """Return a function's result; call it again if a copy that failed was repaired.
-
-        Raises:
-            DataError: If the error is not due to a copy.
-        """
-        while True:  # ends: a copy is repaired a few times at most
-            try:
-                return call()
-            except DataError as error:
-                if self.repair is None or not self.repair(error):
-                    raise
+    def explain_damage(self, error: ErrorT, shard: int) -> ErrorT:
+        """Return the error about damaged bytes of a shard, whose fetched copy is dropped."""
+        line = None if self.drop_copy is None else self.drop_copy(shard)
+        return error if line is None else error.with_place(line)
 
     def find_shard(self, number: int) -> int:
         """Return the shard that holds a sequence.

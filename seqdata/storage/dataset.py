@@ -1,4 +1,4 @@
-"""A store over a map-style Dataset of the user: lengths are given, items are read one by one."""
+"""A store over a map-style Dataset of the user: lengths are given, items are read one at a time."""
 
 from __future__ import annotations
 
@@ -189,8 +189,8 @@ class DatasetStore(SequenceStore):
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
-        """Return the place of an item, for an error."""
+    def locate(self, number: int) -> DataLocation:
+        """Return the location of an item, for an error."""
         return DataLocation(dataset=_DATASET_NAME, sequence=number)
 
     def read(

@@ -60,7 +60,7 @@ class DecodedSource:
     """One field over all units.
 
     Attributes:
-        name: The field's name.
+        name: Name of the field.
         field: Dtype, shape and axis of the values.
         layout: The lengths of its sequences, and its units, which are the shards.
         decode: Returns a unit.
@@ -93,7 +93,7 @@ class DecodedSource:
         return self._read(np.stack([sequence_numbers, starts, stops], axis=1))
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return their concatenated bytes; see ``text_bytes``."""
+        """Return the concatenated bytes of strings; see ``text_bytes``."""
         return concat_texts(self.take(numbers))
 
     def is_readable(self, number: int) -> bool:

@@ -21,7 +21,7 @@ _TRAILER_BYTES = len(_TRAILER % bytes(64))
 
 
 def add_digest(content: bytes, subject: str) -> bytes:
-    """Return a content with its digest line.
+    """Return content followed by its digest line.
 
     Args:
         content: The content of the file.

@@ -79,7 +79,7 @@ class ValueKind(Protocol):
         ...
 
     def width(self, field: Field) -> int:
-        """Return the bytes that positions in a shard count by: of a timestep, a value, or 1."""
+        """Return the unit of extents in bytes: the size of a timestep or of a value, or 1."""
         ...
 
     @property
@@ -189,7 +189,7 @@ class TextKind:
         return np.dtype(np.uint8)
 
     def gather(self, field: Field, values: list[Any]) -> list[Any]:
-        """Return the texts."""
+        """Return the strings."""
         del field
         return values
 

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_STATE_FIELD, _START_FIELD = (
-    0,
-    19,
-)  # fields of /proc/PID/stat after the name: state, start time
+# fields of /proc/PID/stat after the name: state, start time
+_STATE_FIELD, _START_FIELD = 0, 19
 _FREE = "free"
 _LOCK_FILE_BYTES = 512  # bytes of a lock file
 
@@ -137,7 +135,7 @@ def _read_start_time(pid: int) -> str:
     """Return the start time of a process in the kernel's ticks; ``-`` if it cannot be known."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            facts = file.read().rpartition(b")")[2].split()
+            values = file.read().rpartition(b")")[2].split()
     except OSError:
         return "-"
-    return "dead" if facts[_STATE_FIELD] in (b"Z", b"X") else facts[_START_FIELD].decode()
+    return "dead" if values[_STATE_FIELD] in (b"Z", b"X") else values[_START_FIELD].decode()

@@ -62,7 +62,7 @@ class FoundFiles:
         names: Paths of the files below the root, in natural order.
         others: Paths of files that are not wanted.
         hidden: Paths of hidden files of the same suffixes as those that are read.
-        repeated: Paths of links to what is read by another path, or to a folder above them.
+        repeated: Paths of links to files that are read by another path, or to a folder above.
         stores: Paths of folders that are stores of seqdata.
         folders: Names of folders that are not searched: those behind a URL.
         url: URL of the folder, without secrets; empty on this machine.
@@ -119,8 +119,8 @@ def find_files(
     """Return the files at a location: a file, a folder with all below it, a glob, or several.
 
     Several are joined by ``::`` or written with braces, and taken in their order. A path that is
-    there is never taken for a glob. A glob that matches folders only means what they hold. Names
-    may be none: the caller says what must be there.
+    there is never taken for a glob. A glob that matches folders only means what they hold. There
+    may be none: the caller reports that.
 
     Args:
         location: Paths of this machine.
@@ -224,7 +224,7 @@ def _choose(location: str, names: Sequence[str], wanted: Wanted) -> tuple[list[s
 
 
 def is_note(path: str) -> bool:
-    """Return whether a file is not data by its name, such as ``_SUCCESS`` or ``README.md``."""
+    """Return whether the name of a file says that it is no data: ``_SUCCESS``, ``README.md``."""
     return _NOTES.fullmatch(path.rpartition("/")[2]) is not None
 
 
@@ -249,7 +249,7 @@ def warn_left_out(
 
 
 def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
-    """Return what is left out of a location, with counts by suffix; empty if it is nothing.
+    """Return a description of the files left out, with counts by suffix; empty if there are none.
 
     Args:
         found: The files at the location, and those left out.
@@ -334,7 +334,7 @@ class _Walk:
     def _scan(
         self, folder: str, states: frozenset[int], parts: _Parts
     ) -> list[tuple[str, frozenset[int]]]:
-        """Look at what a folder holds; return the folders to search next."""
+        """Scan a folder; return the folders to search next."""
         entries = list_entries(self.root, folder)
         _refuse_table_log(self.root / folder, entries)
         if folder and any(entry.name == STORE_MANIFEST for entry in entries):
@@ -412,7 +412,7 @@ def _identify(folder: Path) -> tuple[int, int]:
 
 
 def list_entries(root: Path, folder: str = "") -> list[os.DirEntry[str]]:
-    """Return what a folder holds.
+    """Return the entries of a folder.
 
     Args:
         root: The folder of the location.
@@ -479,7 +479,7 @@ def _check_text(root: str, name: str) -> None:
 def _split_pattern(path: Path) -> tuple[Path, _Parts]:
     """Return the folder of a glob that is the same for all files, and the parts below it.
 
-    Of a folder these are all below it.
+    For a folder, the parts match all files below it.
     """
     if path.is_dir():
         return path, [_ANY_DEPTH]
@@ -507,7 +507,7 @@ def _advance(parts: _Parts, states: frozenset[int], name: str) -> frozenset[int]
 
 
 def _close(parts: _Parts, states: set[int]) -> frozenset[int]:
-    """Return positions in a glob with those behind an any depth, which may be none."""
+    """Return positions in a glob, and those after each ``**``, which may match nothing."""
     closed = set(states)
     for at in range(min(states, default=len(parts)), len(parts)):
         if at in closed and parts[at] is _ANY_DEPTH:

@@ -169,13 +169,13 @@ def check_unique_ids(
 
     Args:
         hashes: uint64 or int64 (sequences,), of their ids.
-        id_for: Returns the id of sequence ``first + i`` for i.
-        first: Number of the first of these sequences, for the message.
-        remedy: Another remedy than making them unique, for the message.
-        describe: Returns the name of a sequence in the message, by its number.
+        id_for: Function from ``i`` to the id of sequence ``first + i``.
+        first: Index of the first of these sequences, for the message.
+        remedy: Alternative to making ids unique, for the message.
+        describe: Function from the index of a sequence to its name in the message.
 
     Raises:
-        DecodeError: If there are such; the message names both.
+        DecodeError: If two do; the message names both.
     """
     ordered = np.sort(hashes)  # much faster than an argsort, which is rarely needed
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])

@@ -73,7 +73,7 @@ class Ids(Sequence[str]):
         if isinstance(position, int | np.integer) and not isinstance(position, bool):
             if not -count <= position < count:
                 raise IndexError(
-                    f"ids: the position must be in [{-count}, {count}), not {position}"
+                    f"ids: the position must be in [{-count}, {count}), but is {position}"
                 )
             return self._read(np.array([int(position) % count]))[0]
         positions = as_numbers("ids", position, "For ids of one or more sequences pass positions")
@@ -91,7 +91,9 @@ class Ids(Sequence[str]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("ids: an array of them is a copy, but `copy` is False")
+            raise ValueError(
+                "ids: `copy` must be True or None, since an array is a copy, but is False"
+            )
         return np.array(list(self), dtype=dtype)
 
     def find(self, names: Sequence[str]) -> NDArray[np.int64]:
@@ -102,7 +104,7 @@ class Ids(Sequence[str]):
 
         Raises:
             UnknownNameError: If an id is not there; it is a ``KeyError``, too.
-            ConfigError: If two sequences have an id, or these are not texts.
+            ConfigError: If two sequences share an id, or ``names`` are not strings.
         """
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             found = f"{names!r:.80}"
@@ -127,15 +129,15 @@ class Ids(Sequence[str]):
             for numbers, (values, offsets) in iter_id_texts(self._store):
                 hashes[numbers] = hash_texts(values, offsets, 0)
             order = np.argsort(hashes, kind="stable")
-            places = order.astype(np.min_scalar_type(max(0, len(order) - 1)))
-            self._index = hashes[order], places
-        hashes, places = self._index
+            rows = order.astype(np.min_scalar_type(max(0, len(order) - 1)))
+            self._index = hashes[order], rows
+        hashes, rows = self._index
         wanted = hash_texts(*concat_texts(names), 0)
         lows = np.searchsorted(hashes, wanted, side="left")
         counts = np.searchsorted(hashes, wanted, side="right") - lows
         owners = np.repeat(np.arange(len(names)), counts)
         steps = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        positions = places[np.repeat(lows, counts) + steps].astype(np.int64)
+        positions = rows[np.repeat(lows, counts) + steps].astype(np.int64)
         is_same = [
             name == names[owner]
             for name, owner in zip(self._read(positions), owners.tolist(), strict=True)
@@ -153,21 +155,21 @@ class Ids(Sequence[str]):
         firsts = first_positions[owners]
         bases = [self._store.base_numbers(numbers) for numbers in (firsts, positions)]
         for at in np.flatnonzero(bases[0] != bases[1])[:1]:
-            places = " and ".join(
-                self._describe_place(int(numbers[at]), int(base[at]))
+            locations = " and ".join(
+                self._describe_location(int(numbers[at]), int(base[at]))
                 for numbers, base in zip((firsts, positions), bases, strict=True)
             )
             raise ConfigError(
                 f"find: id {names[int(owners[at])]!r} must be that of one sequence, but is that of "
-                f"{places}. Choose by number: `take`, or `store[number]`"
+                f"{locations}. Choose by number: `take`, or `store[number]`"
             )
 
-    def _describe_place(self, position: int, base: int) -> str:
+    def _describe_location(self, position: int, base: int) -> str:
         store: Any = self._store
         store = store if isinstance(store, SupportsLocation) else getattr(store, "base", store)
-        details = store.place(base).details if isinstance(store, SupportsLocation) else {}
-        place = ", ".join(str(details[name]) for name in ("dataset", "shard") if name in details)
-        return f"sequence {position}{f' ({place})' if place else ''}"
+        details = store.locate(base).details if isinstance(store, SupportsLocation) else {}
+        location = ", ".join(str(details[name]) for name in ("dataset", "shard") if name in details)
+        return f"sequence {position}{f' ({location})' if location else ''}"
 
     def _make_missing_error(
         self, names: Sequence[str], missing: NDArray[np.int64]
@@ -183,7 +185,7 @@ class Ids(Sequence[str]):
         )
 
     def _find_nearest(self, name: str) -> list[str]:
-        """Return the ids that have the most in common with a text at both ends."""
+        """Return the ids that have the most in common with a string at both ends."""
         best: list[tuple[int, int, int]] = []
         for numbers, texts in iter_id_texts(self._store):
             alike = count_common_ends(name.encode(), texts)
@@ -216,11 +218,11 @@ def read_id_texts(store: Store, numbers: NDArray[np.int64]) -> TextBytes:
 def iter_texts(
     count: int, read: Callable[[NDArray[np.int64]], TextBytes]
 ) -> Iterator[tuple[NDArray[np.int64], TextBytes]]:
-    """Yield chunks of numbers up to a count, with their texts: as many as fit the memory.
+    """Yield chunks of indices below a count with their strings, sized to fit in memory.
 
     Args:
-        count: How many numbers.
-        read: Returns the texts of numbers.
+        count: Number of strings.
+        read: Function from indices to their strings.
     """
     first, run = 0, min(IDS_PER_PASS, 1 << 10)
     while first < count:
@@ -233,7 +235,7 @@ def iter_texts(
 
 
 def count_common_ends(wanted: bytes, texts: TextBytes) -> NDArray[np.int64]:
-    """Return how many bytes at the start and the end of texts are those of another, int64 (n,)."""
+    """Return the number of bytes that strings share with another at both ends, int64 (n,)."""
     values, offsets = texts
     lengths = np.diff(offsets)
     count = np.zeros(len(lengths), dtype=np.int64)
@@ -250,14 +252,14 @@ def count_common_ends(wanted: bytes, texts: TextBytes) -> NDArray[np.int64]:
 
 
 def name_sequences(source: Any, read: Callable[[NDArray[np.int64]], list[str]]) -> list[str]:
-    """Return the ids of a batch's rows, or of numbers.
+    """Return the ids of a batch's rows, or of sequences by index.
 
     Args:
-        source: A ``SequenceBatch``, whose ``ids`` are numbers in the store; or such numbers.
-        read: Returns the ids of numbers.
+        source: A ``SequenceBatch``, whose ``ids`` are indices in the store; or such indices.
+        read: Function from indices to ids.
 
     Raises:
-        ConfigError: If these are neither, or rows are those of several parts.
+        ConfigError: If ``source`` is neither, or its rows are of several parts.
     """
     if not is_batch(source):
         return read(as_numbers("keys", source, "Pass a batch, or a list of numbers such as [3]"))
@@ -273,7 +275,7 @@ def name_sequences(source: Any, read: Callable[[NDArray[np.int64]], list[str]]) 
 
 
 def is_batch(source: Any) -> bool:
-    """Return whether this is a batch, whose rows know their sequences."""
+    """Return whether an object is a batch, whose rows know their sequences."""
     return not isinstance(source, Mapping) and all(
         hasattr(source, name) for name in ("ids", "positions", "part")
     )

@@ -351,9 +351,8 @@ def are_readable(*arrays: NDArray[np.generic]) -> bool:
     try:
         for array in arrays:
             if array.nbytes:
-                os.write(
-                    write_end, memoryview(array.data).cast("B")[-1:]
-                )  # the end is cut off first
+                last_byte = memoryview(array.data).cast("B")[-1:]  # the end is cut off first
+                os.write(write_end, last_byte)
     except OSError:
         return False
     finally:
@@ -367,23 +366,23 @@ MAX_SMALL = 1 << 30
 """Maximum bytes of an index or of a list of shards, which are read as a whole."""
 
 
-def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArray[np.uint8]:
+def map_shard(path: Path, location: DataLocation, *, ahead: bool = False) -> NDArray[np.uint8]:
     """Return the bytes of a file, uint8, mapped for reading.
 
     Args:
         path: The shard.
-        place: Its place, for errors.
+        location: Location of the file, for errors.
         ahead: Whether to read it into memory ahead.
 
     Raises:
         MissingShardError: If it is not there.
         DataError: If it cannot be read, or is not an ordinary file.
     """
-    with open_file(path, place) as (descriptor, size):
+    with open_file(path, location) as (descriptor, size):
         try:
             mapping = get_kernel().map_file(descriptor, size) if size else b""
         except OSError as error:
-            raise place.make_error(
+            raise location.make_error(
                 DataError,
                 f"cannot be mapped ({error.strerror}). Raise {describe_limit(error)}",
             ) from error
@@ -392,45 +391,47 @@ def map_shard(path: Path, place: DataLocation, *, ahead: bool = False) -> NDArra
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
-def read_or_map(path: Path, place: DataLocation) -> NDArray[np.uint8]:
+def read_or_map(path: Path, location: DataLocation) -> NDArray[np.uint8]:
     """Return the bytes of a file: read if it is small, which is faster, otherwise mapped.
 
     Raises:
         MissingShardError: If it is not there.
         DataError: If it cannot be read, or is not an ordinary file.
     """
-    with open_file(path, place) as (descriptor, size):
+    with open_file(path, location) as (descriptor, size):
         if size <= _SMALL:
             return np.frombuffer(os.pread(descriptor, size, 0), dtype=np.uint8)
-    return map_shard(path, place, ahead=True)
+    return map_shard(path, location, ahead=True)
 
 
-def read_small_file(path: Path, place: DataLocation) -> bytes:
+def read_small_file(path: Path, location: DataLocation) -> bytes:
     """Return the bytes of a small file.
 
     Args:
         path: The file.
-        place: Its place, for errors.
+        location: Location of the file, for errors.
 
     Raises:
         DataError: If it cannot be read.
         LimitError: If it has more than ``MAX_SMALL`` bytes.
     """
     try:
-        check_small(path.stat().st_size, place)
+        check_small(path.stat().st_size, location)
         return path.read_bytes()
     except OSError as error:
-        raise make_unreadable_error(place, error) from error
+        raise make_unreadable_error(location, error) from error
 
 
-def check_small(size: int, place: DataLocation) -> None:
+def check_small(size: int, location: DataLocation) -> None:
     """Raise if a file is too large to be read as a whole.
 
     Raises:
         LimitError: If it has more than ``MAX_SMALL`` bytes.
     """
     if size > MAX_SMALL:
-        raise_limit_error(place, f"has {size} bytes", f"have at most {MAX_SMALL}", size, MAX_SMALL)
+        raise_limit_error(
+            location, f"has {size} bytes", f"have at most {MAX_SMALL}", size, MAX_SMALL
+        )
 
 
 def list_folder(folder: Path) -> list[str]:
@@ -471,17 +472,17 @@ def _list_names(folder: str) -> frozenset[str] | None:
         return None
 
 
-def check_exists(path: Path, place: DataLocation) -> None:
+def check_exists(path: Path, location: DataLocation) -> None:
     """Raise if a file is not there.
 
     Raises:
         MissingShardError: If it is not.
-        OSError: If it cannot be looked at.
+        OSError: If it cannot be accessed.
     """
     try:
         os.stat(path)
     except FileNotFoundError as error:
-        raise _make_missing_error(place) from error
+        raise _make_missing_error(location) from error
 
 
 def join_names(names: tuple[str, ...]) -> str:
@@ -489,12 +490,12 @@ def join_names(names: tuple[str, ...]) -> str:
     return " or ".join(map(repr, names))
 
 
-def _make_missing_error(place: DataLocation) -> MissingShardError:
-    return place.make_error(MissingShardError, "is not there. Restore it, or check the location")
+def _make_missing_error(location: DataLocation) -> MissingShardError:
+    return location.make_error(MissingShardError, "is not there. Restore it, or check the location")
 
 
 @contextmanager
-def open_file(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
+def open_file(path: Path, location: DataLocation) -> Iterator[tuple[int, int]]:
     """Open an ordinary file for reading: yield (descriptor, size) and close it at the end.
 
     Raises:
@@ -504,13 +505,13 @@ def open_file(path: Path, place: DataLocation) -> Iterator[tuple[int, int]]:
     try:
         descriptor = os.open(path, _OPEN_FLAGS)
     except FileNotFoundError as error:
-        raise _make_missing_error(place) from error
+        raise _make_missing_error(location) from error
     except OSError as error:
-        raise make_unreadable_error(place, error) from error
+        raise make_unreadable_error(location, error) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise place.make_error(
+            raise location.make_error(
                 DataError, "must be an ordinary file, but is not. Check the location"
             )
         yield descriptor, status.st_size

@@ -72,18 +72,17 @@ class MemoryStore(ShardStore):
         axes: Mapping[str, str | None] | None = None,
         key: str = "id",
     ) -> MemoryStore:
-        """Make a store of sequences; they are copied.
+        """Return a store of sequences, which are copied.
 
         Args:
             sequences: Dicts of arrays, numbers, ``str`` or ``bytes``; plain arrays, which become
                 the field ``x``; or a pandas, Polars or Arrow table, a row per sequence.
-            axes: Field -> axis; None: a vector per sequence. Arrays that are not named run on
-                ``time``.
-            key: The ``str`` field that names a sequence, where there is one.
+            axes: Field -> axis; None: a vector per sequence. Other arrays run along ``time``.
+            key: The ``str`` field of ids, if there is one.
 
         Raises:
             ConfigError: If there is no sequence, or ``axes`` does not fit.
-            DataError: If a sequence is not like the first one; naming it.
+            DataError: If a sequence is not like the first one; the message names it.
             LimitError: If they come from an iterator and do not fit into memory.
 
         Examples:

@@ -24,7 +24,7 @@ class MultiShardColumn:
 
     Args:
         columns: One per shard or store, with its pieces in the order of the batch.
-        owner: The number of the column that has each piece, integers (n,).
+        owner: The index of the column that has each piece, integers (n,).
         index: The index of each piece in its column, integers (n,).
     """
 
@@ -42,12 +42,12 @@ class MultiShardColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of one element."""
+        """Dtype of one element."""
         return self._columns[0].dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one timestep."""
+        """Shape of one timestep."""
         return self._columns[0].shape
 
     @property
@@ -113,8 +113,8 @@ def assign_owners(
         shards: The shard of each piece, integers (n,).
 
     Returns:
-        Numbers among the shards that occur, int64 (n,); indices inside of them, int64 (n,); and for
-        each shard that occurs its pieces of the batch.
+        Indices into the shards that occur, int64 (n,); indices in these shards, int64 (n,); and
+        for each shard that occurs the rows of its pieces.
     """
     present, owner = np.unique(shards, return_inverse=True)
     index = np.empty(len(shards), dtype=np.int64)

@@ -29,7 +29,7 @@ _INITIAL_BYTES = 1 << 16  # initial size of a buffer in bytes
 
 
 class FieldMismatch(Exception):
-    """A value is not what its field must hold; becomes a DecodeError where the place is known."""
+    """A value is not what its field must hold; becomes a DecodeError that names its location."""
 
 
 def as_array(value: Any) -> NDArray[Any]:
@@ -65,7 +65,7 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def _refuse_other_values(value: Sequence[Any], array: NDArray[Any]) -> None:
-    """Raise if numbers of a list became others: 1 of True, or float64 of a large integer.
+    """Raise if a conversion changed numbers: True to 1, or a large integer to float64.
 
     Raises:
         FieldMismatch: If so.
@@ -344,7 +344,7 @@ def _describe_wrong_dtype(array: NDArray[Any], dtype: np.dtype[Any]) -> str:
 
 
 def describe_sequence(number: int, sequence: Any, key: str) -> str:
-    """Return the name of a sequence for messages: its number, and its id if it has one."""
+    """Return the name of a sequence for messages: its index, and its id if it has one."""
     name = sequence.get(key) if isinstance(sequence, Mapping) else None
     return f"sequence {number} ({name!r})" if isinstance(name, str) else f"sequence {number}"
 

@@ -180,7 +180,7 @@ def find_carried_transform(store: Store) -> MeasuredTransform | None:
 
 
 def drop_transform(store: Store) -> Store:
-    """Return the same sequences as they lie, without a transform that they carry."""
+    """Return the same sequences without the transform that they carry."""
     if isinstance(store, PartsStore):
         return PartsStore({name: without_transform(part) for name, part in store.parts.items()})
     return without_transform(store)

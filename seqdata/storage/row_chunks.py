@@ -31,14 +31,14 @@ class RowChunks:
 
     @classmethod
     def along(cls, store: Store, axis: str, size: int) -> RowChunks:
-        """Return chunks of so many timesteps."""
+        """Return chunks of ``size`` timesteps."""
         offsets = np.zeros(len(store) + 1, dtype=np.int64)
         np.cumsum(store.lengths_of[axis], out=offsets[1:], dtype=np.int64)
         return cls(offsets, size, is_ragged=True)
 
     @classmethod
     def of_sequences(cls, store: Store, size: int) -> RowChunks:
-        """Return chunks of so many sequences, for fields with one value each."""
+        """Return chunks of ``size`` sequences, for fields with one value each."""
         return cls(np.arange(len(store) + 1, dtype=np.int64), size, is_ragged=False)
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class RowChunks:
         return map(self._make_spans, range(len(self)))
 
     def count_sequences(self, chunks: int) -> int:
-        """Return how many sequences end in the first chunks."""
+        """Return the number of sequences that end in the first ``chunks`` chunks."""
         return int(np.searchsorted(self.offsets, chunks * self.size, side="right")) - 1
 
     def _make_spans(self, chunk: int) -> NDArray[np.int64]:
@@ -67,7 +67,7 @@ class RowChunks:
 
 
 def flatten_column(column: Any) -> Any:
-    """Return the values of a column as one array (rows, *shape); texts as the list they are."""
+    """Return the values of a column as one array (rows, *shape); strings as a list."""
     if isinstance(column, list):
         return column
     offsets = np.zeros(len(column) + 1, dtype=np.int64)

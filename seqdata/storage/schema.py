@@ -86,11 +86,11 @@ def check_axis_lengths(
     Args:
         fields: Name -> field.
         packed: Name -> the result of its packer.
-        first: Number of the first sequence.
+        first: Index of the first sequence.
         key: The field of ids.
 
     Raises:
-        DecodeError: If they do not, naming the first sequence and both fields.
+        DecodeError: If they do not; the message names the first sequence and both fields.
     """
     found: dict[str, tuple[str, NDArray[np.int64]]] = {}
     for name, field in fields.items():
@@ -120,10 +120,10 @@ def check_packed_ids(
         fields: Name -> field.
         packed: Field -> values and offsets.
         key: The field of ids, if there is one of that name.
-        first: Number of the first sequence.
+        first: Index of the first sequence.
 
     Raises:
-        DecodeError: If there is one, naming both sequences.
+        DecodeError: If one does; the message names both sequences.
     """
     if find_key(fields, key) is None:
         return

@@ -26,8 +26,8 @@ class MeasuredTransform:
         transform: Changes lengths along one axis.
         axis: That axis.
         lengths: Integers (sequences,), timesteps of its result for each sequence of the view.
-        make_rows: Returns the results for a view that carries it, which are written, by number;
-            of the view, this transform and the field name for ids. They have ``axes``.
+        make_rows: Function of a view that carries the transform, the transform, and the name of
+            the field of ids; returns the results by index and their ``axes``, to be written.
     """
 
     transform: Transform
@@ -40,7 +40,7 @@ class SelectedLengths(Mapping[str, NDArray[Any]]):
     """Axis -> lengths of selected sequences, gathered at first use.
 
     Args:
-        base: The same of the base.
+        base: Lengths of the base.
         fields: Only the axes of these fields are shown, if they have any.
         numbers: int64 (sequences,), the base's numbers; None: all, in its order.
         measured_transform: A transform whose lengths replace those of the base.
@@ -86,12 +86,14 @@ def select_names(fields: Mapping[str, Field], names: tuple[Any, ...]) -> dict[st
         ConfigError: If there is no such field, or no name is given.
     """
     if not names:
-        raise ConfigError("select: at least one field must be named; e.g. select('x', 'y')")
+        raise ConfigError(
+            "select: at least one field must be named, but none is. Write select('x', 'y')"
+        )
     for name in names:
         if not isinstance(name, str):
             raise ConfigError(
-                f"select: a field must be named by text, but is {name!r}. Write select('x', 'y'); "
-                "sequences are chosen with `take` and `where`"
+                f"select: a field must be named by a string, but is {name!r}. Write "
+                "select('x', 'y'); sequences are chosen with `take` and `where`"
             )
         if name not in fields:
             raise make_unknown_name_error("select", "field", name, fields)
@@ -114,7 +116,7 @@ def rename_fields(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
         if old not in fields:
             raise make_unknown_name_error("rename", "field", old, fields)
         if not isinstance(new, str) or not new:
-            raise ConfigError(f"rename: the new name of {old!r} must be text, but is {new!r}")
+            raise ConfigError(f"rename: the new name of {old!r} must be a string, but is {new!r}")
     new_names = {names.get(name, name): name for name in fields}
     if len(new_names) < len(fields):
         after = [names.get(name, name) for name in fields]
@@ -147,9 +149,9 @@ def as_numbers(
     """Return numbers of sequences as an array, int64 (n,).
 
     Args:
-        caller: Who takes them, for messages.
-        numbers: As given.
-        remedy: What to do otherwise.
+        caller: Name of the function that takes them, for messages.
+        numbers: Indices as given by the user.
+        remedy: Remedy, for the message.
 
     Raises:
         ConfigError: If they are not integers in one dimension.

@@ -1,9 +1,9 @@
-"""The shards of a store behind a URL, brought when they are needed: whole, or by ranges.
+"""The shards of a store behind a URL, fetched when they are needed: whole, or by ranges.
 
 Whole shards come through the cache and stay open while there is room; those that there is no room
 for are read by ranges. A shard that is read by ranges is laid out in memory as in its file, empty
-but for what was asked for; so sources, checksums and errors are those of whole shards. What comes
-is verified each time. Place in the flow: stores behind URLs read by it, formats implement
+but for what was asked for; so sources, checksums and errors are those of whole shards. Such
+bytes are verified each time. Place in the flow: stores behind URLs read by it, formats implement
 ``RemoteShards``. Reads: shards. Makes: columns that are put together of several shards.
 """
 
@@ -17,12 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError, must_be
+from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import kind_of
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
-from seqdata.storage.remote.copy_repair import RepairFn, redownload_ranges
 from seqdata.storage.remote.open_shards import OpenShards
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.range_cache import (
@@ -38,6 +37,8 @@ from seqdata.storage.text_bytes import TextBytes, TextSource, reorder_texts
 
 Ranges = NDArray[np.int64]
 """int64 (n, 2): first byte, one past the last."""
+DropFn = Callable[[], str | None]
+"""Drops the damaged copy of a shard; returns a line about it; None: the shard is not a copy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,16 +113,16 @@ class RemoteShards(Protocol):
 
         Args:
             number: The shard.
-            release: Closes shards that are not in use, where the cache is full.
+            release: Closes shards that are not in use, if the cache is full.
 
         Raises:
             CacheFullError: If there is no room.
-            DataError: If it is not what it must be.
+            DataError: If it is damaged or another file.
         """
         ...
 
     def download(self, number: int) -> None:
-        """Bring a shard into the cache; it is done at once where it is there."""
+        """Download a shard into the cache, unless it is there."""
         ...
 
     def file(self, number: int) -> tuple[RemoteFiles, str] | None:
@@ -138,17 +139,17 @@ class RemoteShards(Protocol):
         Raises:
             MissingShardError: If it is not there.
             RemoteReadError: If it cannot be read.
-            CorruptShardError: If it is not what it must be.
+            CorruptShardError: If it is damaged or another file.
         """
         ...
 
-    def build_fields(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
+    def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
         """Return fields over a shard of which some ranges are present and not verified yet.
 
         Args:
             number: The shard.
             content: Memory of its size.
-            repair: Brings its ranges again; returns whether they were others.
+            drop: Drops its ranges if they are damaged; returns a line about it, for an error.
         """
         ...
 
@@ -174,7 +175,7 @@ _OPENERS = 4  # shards that are opened at once; each uses several connections
 
 
 class ShardsOnDemand:
-    """The shards of a store, each brought when it is needed: a ``ShardReader``.
+    """The shards of a store, each fetched when it is needed: a ``ShardReader``.
 
     Args:
         shards: Their interface to the format.
@@ -223,16 +224,9 @@ class ShardsOnDemand:
             if everything is not None:
                 self._joined = self._shards.join(everything)
         by_ranges = {number: request for number, request in requests.items() if number not in found}
-        tries_left = len(by_ranges)
-        while True:
-            if by_ranges:
-                found |= {shard.number: shard for shard in self._ranges.open(by_ranges)}
-            try:
-                return _read_shards(found, requests, shards)
-            except CorruptSampleError:  # where texts lie came wrong, so other bytes came for them
-                tries_left -= 1
-                if tries_left < 0:
-                    raise
+        if by_ranges:
+            found |= {shard.number: shard for shard in self._ranges.open(by_ranges)}
+        return _read_shards(found, requests, shards)
 
     def texts(self, name: str) -> TextSource | None:
         """Return the strings of a field; None: there is no field of strings with this name."""
@@ -244,7 +238,7 @@ class ShardsOnDemand:
         """Begin to fetch what sequences need, in order; see ``protocols.SupportsPrefetch``."""
         shards = self._find_shards(np.asarray(numbers, dtype=np.int64))
         if self._shards.remote.how == "ranges":
-            return False  # which parts will be needed is not known
+            return False  # the ranges that will be needed are not known
         return self._open.prefetch(dict.fromkeys(shards.tolist()))
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
@@ -263,7 +257,7 @@ class ShardsOnDemand:
     def open_for_texts(
         self, name: str, numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], dict[int, OpenShard], dict[int, ShardRequest]]:
-        """Return the shard of each sequence, shards by number, and what is asked of each."""
+        """Return the shard of each sequence, open shards, and the request to each of them."""
         spans = np.zeros((len(numbers), 3), dtype=np.int64)
         spans[:, 0] = numbers
         shards, requests = self._divide(spans, [name], next(iter(self.layout.lengths_of)))
@@ -283,7 +277,7 @@ class ShardsOnDemand:
     def _divide(
         self, spans: NDArray[np.int64], names: Sequence[str], axis: str
     ) -> tuple[NDArray[np.int64], dict[int, ShardRequest]]:
-        """Return the shard of each span, integers (n,), and what is asked of each shard."""
+        """Return the shard of each span, integers (n,), and the request to each shard."""
         shards = self._find_shards(spans[:, 0])
         touched = np.unique(shards) if len(shards) else np.zeros(1, dtype=np.int64)
         local = spans.copy()
@@ -329,7 +323,7 @@ class ShardsOnDemand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TextsOnDemand:
-    """The texts of a field: a ``TextSource``."""
+    """The strings of a field: a ``TextSource``."""
 
     reader: ShardsOnDemand
     name: str
@@ -359,7 +353,7 @@ def _read_shards(
     requests: Mapping[int, ShardRequest],
     shards: NDArray[np.int64],
 ) -> dict[str, Any]:
-    """Return the columns of a batch, put together of those of its shards."""
+    """Return the columns of a batch, joined from those of its shards."""
     columns = [
         found[number].fields.read(request.spans, request.names, request.axis)
         for number, request in sorted(requests.items())
@@ -371,7 +365,7 @@ def _read_shards(
 
 
 class RangeReader:
-    """Reads ranges of shards, and keeps what came while there is room.
+    """Reads ranges of shards, and keeps them while there is room.
 
     Args:
         shards: The shards of the store.
@@ -389,7 +383,7 @@ class RangeReader:
         self._gap = shards.remote.gap if holds_all else 0  # then no byte is fetched twice
 
     def open(self, requests: Mapping[int, ShardRequest]) -> list[OpenShard]:
-        """Return shards, by number, of which what is asked for is there.
+        """Return shards in which the requested bytes are present.
 
         Raises:
             MissingShardError: If a shard is not there.
@@ -427,10 +421,10 @@ class RangeReader:
         )
 
     def get_fields(self, number: int, file: SparseFile) -> StoreFields:
-        """Return the fields over what is there of a shard, built once."""
+        """Return the fields over the present bytes of a shard, built once."""
         if file.overlay is None:
-            repair = partial(self._download_again, number, file)
-            file.overlay = self._shards.build_fields(number, file.content, repair)
+            drop = partial(self._drop, number, file)
+            file.overlay = self._shards.build_fields(number, file.content, drop)
         fields: StoreFields = file.overlay
         return fields
 
@@ -448,22 +442,19 @@ class RangeReader:
 
     def _make_download(self, number: int, file: SparseFile, ranges: Ranges) -> RangeDownload:
         files, name, location = self._find_file(number)
-        gap = 0 if self._gap else None  # what lies between is there already, or downloaded, too
+        gap = 0 if self._gap else None  # bytes between ranges are present, or downloaded, too
         return RangeDownload(files, name, file.content, ranges, location, gap)
 
     def _check_unchanged(self, number: int) -> None:
         files, name, location = self._find_file(number)
         files.check_same(name, self._shards.file_stats[number], location)
 
-    def _download_again(self, number: int, file: SparseFile) -> bool:
-        """Download again what is there of a shard; return whether it was another."""
-        download = self._make_download(number, file, file.present)
-        was_damaged = redownload_ranges(file, download, self._threads)
-        self._check_unchanged(number)
-        return was_damaged
+    def _drop(self, number: int, file: SparseFile) -> str:
+        self._cache.drop(number, file)
+        return "its bytes that were downloaded were dropped. Read them again first"
 
     def _find_file(self, number: int) -> tuple[RemoteFiles, str, DataLocation]:
-        """Return where a shard lies, its name there, and its place for an error."""
+        """Return the folder of a shard, its name there, and its location, for an error."""
         found = self._files.get(number)
         if found is None:
             file = self._shards.file(number)
@@ -480,16 +471,16 @@ def value_ranges(fields: StoreFields, request: ShardRequest) -> Iterator[Ranges]
         stored = source.stored
         if stored is None:  # its values are known, and nothing is verified
             continue
-        numbers, unit = request.spans[:, 0], stored.unit
-        begins, ends = numbers, numbers + 1
+        indices, size = request.spans[:, 0], stored.extent_bytes
+        begins, ends = indices, indices + 1
         if stored.extents is not None:
-            begins, ends = (each[numbers] for each in stored.extents[0])
-        begins, ends = begins * unit, ends * unit
+            begins, ends = (each[indices] for each in stored.extents[0])
+        begins, ends = begins * size, ends * size
         if stored is source and stored.kind.is_array and stored.field.axis == request.axis:
             low, high = request.spans[:, 1] * stored.width, request.spans[:, 2] * stored.width
-            if stored.checksums is not None:  # of whole blocks only can it be told
+            if stored.checksums is not None:  # only whole blocks can be verified
                 block = stored.checksums.bytes_per_checksum
                 low, high = low // block * block, -(-high // block) * block
             begins, ends = begins + low, np.minimum(begins + high, ends)
-        inside = np.clip(np.stack([begins, ends], axis=1), 0, len(stored.values[0]) * unit)
+        inside = np.clip(np.stack([begins, ends], axis=1), 0, len(stored.values[0]) * size)
         yield inside + (0 if stored.file_offsets is None else stored.file_offsets[0])

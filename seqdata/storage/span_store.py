@@ -1,4 +1,4 @@
-"""Sequences of a store cut to spans of their timesteps: what a split in time makes."""
+"""Sequences of a store cut to spans of their timesteps: the result of a split in time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SpanStore(SequenceStore):
     Args:
         base: A store whose ragged fields all run along one axis.
         axis: That axis.
-        sequences: int64 (n,), the number of each sequence in ``base``.
+        sequences: int64 (n,), the index of each sequence in ``base``.
         starts: int64 (n,), its first timestep there.
         stops: int64 (n,), one past its last.
         contexts: int64 (n,), timesteps at its start that are context: inputs, never targets.
@@ -102,7 +102,7 @@ class SpanStore(SequenceStore):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the base, the spans and what of them is context (32 hex digits)."""
+        """Digest of the base, the spans and their contexts (32 hex digits)."""
         if self._fingerprint is None:
             digest = hashlib.sha256(f"spans:{self._base.fingerprint}:{self._axis}".encode())
             for array in (self._sequences, self._starts, self._stops, self.contexts):
@@ -120,8 +120,8 @@ class SpanStore(SequenceStore):
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
-        """Return the place of a sequence in its own store, for an error."""
+    def locate(self, number: int) -> DataLocation:
+        """Return the location of a sequence in its own store, for an error."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.title)
         return locate_sequence(self._base, int(self._find_in_base(np.array([number]))[0]))
@@ -153,12 +153,12 @@ class SpanStore(SequenceStore):
         return columns
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Announce what will be read to the base, where it can use it."""
+        """Announce the sequences that will be read to the base, if it prefetches."""
         base = self._base.base if isinstance(self._base, View) else self._base
         return not isinstance(base, SupportsPrefetch) or base.prefetch(self._find_in_base(numbers))
 
     def observe(self, on_sequence: Callable[[int], None]) -> Store:
-        """Return the same store, whose base tells of what it reads, where it can."""
+        """Return the same store over a base that reports the sequences it reads, if it can."""
         if not isinstance(self._base, SupportsObserver):
             return self
         fixed = (self._axis, self._sequences, self._starts, self._stops, self.contexts)

@@ -107,9 +107,9 @@ def _assign_exactly(
         classes: uint64 (n,), hashes of the values to balance; None: all are one class.
         fractions: The fraction of each part.
     """
-    order, begins_unit, begins_class = _sort_units(hashes, classes)
-    units = np.cumsum(begins_unit) - 1
-    class_offsets = [*units[begins_class].tolist(), int(units[-1]) + 1 if len(units) else 0]
+    order, begins_group, begins_class = _sort_groups(hashes, classes)
+    groups = np.cumsum(begins_group) - 1
+    class_offsets = [*groups[begins_class].tolist(), int(groups[-1]) + 1 if len(groups) else 0]
     part_of = np.empty(class_offsets[-1], dtype=np.int64)
     carry = np.zeros(len(fractions))
     for first, stop in itertools.pairwise(class_offsets):
@@ -118,27 +118,27 @@ def _assign_exactly(
         carry = exact_counts - counts
         part_of[first:stop] = np.repeat(np.arange(len(fractions)), counts)
     chosen = np.empty(len(order), dtype=np.int64)
-    chosen[order] = part_of[units]
+    chosen[order] = part_of[groups]
     return chosen
 
 
-def _sort_units(
+def _sort_groups(
     hashes: NDArray[np.uint64], classes: NDArray[np.uint64] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the order by class and hash, and where in it a unit begins, and where a class.
+    """Return the order by class and hash, and whether a group or a class begins at each position.
 
-    A unit is what stays together: the sequences of one hash within a class.
+    A group is the sequences of one hash within a class, which stay together.
     """
     order = np.lexsort((hashes,) if classes is None else (hashes, classes))
-    begins_unit = np.ones(len(order), dtype=bool)
+    begins_group = np.ones(len(order), dtype=bool)
     begins_class = np.ones(len(order), dtype=bool)
     begins_class[1:] = False if classes is None else np.diff(classes[order]) != 0
-    begins_unit[1:] = (np.diff(hashes[order]) != 0) | begins_class[1:]
-    return order, begins_unit, begins_class
+    begins_group[1:] = (np.diff(hashes[order]) != 0) | begins_class[1:]
+    return order, begins_group, begins_class
 
 
 def _round_counts(exact_counts: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Return integers from 0 on that are near the given ones and add up to ``total``."""
+    """Return integers of at least 0, near the given counts, that add up to ``total``."""
     counts = np.floor(np.maximum(exact_counts + 1e-9, 0)).astype(np.int64)
     while counts.sum() < total:
         counts[np.argmax(exact_counts - counts)] += 1
@@ -163,13 +163,13 @@ def folds(
         fold, distinct = _assign_folds(all_hashes, max(2, count))
     else:
         classes = hash_sequences("folds", store, 0, stratify)
-        order, begins_unit, _ = _sort_units(all_hashes, classes)
-        fold, distinct = np.empty(len(store), dtype=np.int64), int(begins_unit.sum())
-        fold[order] = (np.cumsum(begins_unit) - 1) % max(2, count)
+        order, begins_group, _ = _sort_groups(all_hashes, classes)
+        fold, distinct = np.empty(len(store), dtype=np.int64), int(begins_group.sum())
+        fold[order] = (np.cumsum(begins_group) - 1) % max(2, count)
     if not 2 <= count <= distinct:
-        unit = "sequences" if by is None else f"values of {by!r}"
+        what = "sequences" if by is None else f"values of {by!r}"
         raise ConfigError(
-            f"folds: `count` must be in [2, {distinct}], the number of {unit}, but is {count!r}. "
+            f"folds: `count` must be in [2, {distinct}], the number of {what}, but is {count!r}. "
             "Choose fewer folds"
         )
     return Folds(store, fold, count)

@@ -1,7 +1,7 @@
-"""The one store of sequences in shards, whatever their format and wherever they lie.
+"""The one store of sequences in shards.
 
-Arrow shards, tar shards and files of any format, on this machine or behind a URL, are opened by
-constructors of ``ShardStore``. How its shards are read is a ``ShardReader``: all of them mapped
+Arrow shards, tar shards and files of any format, on this machine or behind a URL, are opened as a
+``ShardStore``. How its shards are read is a ``ShardReader``: all of them mapped
 (``StoreFields``), or shards that come and go. Place in the flow: a location becomes a store. Reads:
 spans. Makes: columns.
 """
@@ -92,7 +92,7 @@ class ShardReader(Protocol):
 
 
 def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
-    """Return a layout whose places name sequences by their ids, as far as they can be read.
+    """Return a layout whose locations name sequences by their ids, as far as they can be read.
 
     Args:
         layout: Shards, lengths and ids of the sequences.
@@ -115,10 +115,10 @@ def check_request(
     names: Iterable[str],
     axis: str,
 ) -> None:
-    """Refuse spans of another shape, and fields or an axis that are not there.
+    """Raise if spans have another shape, or a field or the axis does not exist.
 
     Raises:
-        ConfigError: If there are such.
+        ConfigError: If so.
     """
     location = layout.location
     if spans.ndim != 2 or spans.shape[1] != 3:
@@ -136,7 +136,7 @@ def check_request(
 def make_full_spans(
     layout: ShardLayout, numbers: NDArray[np.int64], axis: str | None
 ) -> NDArray[np.int64]:
-    """Return the spans of whole sequences; a number that is not there stays to be refused."""
+    """Return the spans of whole sequences; indices out of range are kept, to be refused later."""
     spans = np.zeros((len(numbers), 3), dtype=np.int64)
     spans[:, 0] = numbers
     spans[:, 2] = 1 if axis is None else layout.lengths_of[axis].take(numbers, mode="clip")
@@ -165,7 +165,7 @@ class StoreFields:
         key: str | None,
         make_source: Callable[[str, ShardLayout], FieldSource],
     ) -> StoreFields:
-        """Return fields over a layout, whose places name sequences by the field of ids.
+        """Return fields over a layout whose locations name sequences by the field of ids.
 
         Args:
             layout: Shards, lengths and ids of the sequences.
@@ -173,7 +173,7 @@ class StoreFields:
             key: The field of ids; None: there is none.
             make_source: Makes the source of a field.
         """
-        ids = None if key is None else make_source(key, replace(layout, repair=None)).texts
+        ids = None if key is None else make_source(key, replace(layout, drop_copy=None)).texts
         layout = layout if ids is None else add_ids(layout, ids)
         sources = {name: make_source(name, layout) for name in names}
         return cls(layout, sources, None if key is None else sources[key].texts)
@@ -347,18 +347,18 @@ class ShardStore(SequenceStore):
         return [str(number) for number in sequence_numbers.tolist()]
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return the bytes of ids or of a field of texts; see ``text_bytes.SupportsRawTexts``.
+        """Return the bytes of ids or of a field of strings; see ``text_bytes.SupportsRawTexts``.
 
         Raises:
-            ConfigError: If there is no such sequence or field of texts.
+            ConfigError: If there is no such sequence or field of strings.
         """
         source = self._reader.ids if name is None else self._reader.texts(name)
         if source is not None:
             return source.read_bytes(numbers)
         if name is not None:
-            texts = [name for name, field in self.fields.items() if not kind_of(field).is_array]
+            strings = [name for name, field in self.fields.items() if not kind_of(field).is_array]
             raise make_unknown_name_error(
-                self._reader.layout.location, "field of texts", name, texts
+                self._reader.layout.location, "field of strings", name, strings
             )
         self._check_numbers(numbers)
         return format_decimals(numbers)
@@ -367,7 +367,7 @@ class ShardStore(SequenceStore):
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
+    def locate(self, number: int) -> DataLocation:
         """Return the location of a sequence, for an error; the data set's if it is unknown."""
         layout = self._reader.layout
         if 0 <= number < len(layout):

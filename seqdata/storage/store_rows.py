@@ -72,7 +72,7 @@ class SequenceRange:
 
         Args:
             name: Name of the field.
-            at: The sequence, counted from the first one.
+            at: Index of the sequence in the range.
         """
         self.read([name])
         value, field = self._columns[name][at], self.store.fields[name]
@@ -171,7 +171,7 @@ def iter_answers(store: Store, predicate: Predicate) -> Iterator[bool]:
 
 
 def has_ids(store: Store) -> bool:
-    """Return whether ids are more than numbers, judged by the first and the last ones."""
+    """Return whether ids are more than indices, judged by the first and the last ones."""
     sample = np.unique(np.r_[0:_MAX_SEQUENCES, len(store) - _MAX_SEQUENCES : len(store)])
     sample = store.base_numbers(sample[(sample >= 0) & (sample < len(store))])
     return get_base_keys(store, sample) != [str(number) for number in sample.tolist()]
@@ -221,7 +221,7 @@ def _warn_if_lost(name: str, store: Store) -> None:
     """Warn that ids are left out if the field of their name holds something else."""
     if find_key(store.fields, name) is None:
         warnings.warn(
-            f"store: ids are left out: field {name!r} does not hold texts; rename it with "
+            f"store: ids are left out: field {name!r} does not hold strings; rename it with "
             "`rename`, or pass the field of ids as `key`",
             SeqDataWarning,
             stacklevel=2,

@@ -1,4 +1,4 @@
-"""The concatenated bytes of texts, such as ids for hashing."""
+"""The concatenated bytes of strings, such as ids for hashing."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ _POWERS_OF_TEN = np.array([10**power for power in range(1, 19)], dtype=np.int64)
 
 @runtime_checkable
 class SupportsRawTexts(Protocol):
-    """A store that returns the bytes of ids and of texts without a Python object for each."""
+    """A store that returns the bytes of ids and strings without a Python object for each."""
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return the bytes of one text per sequence.
+        """Return the bytes of one string per sequence.
 
         Args:
             name: A field of ``str`` or ``bytes``; None: the ids, as ``keys`` returns them.
             numbers: int64 (n,), sequences of the base store.
 
         Raises:
-            ConfigError: If there is no such sequence or field of texts.
-            DataError: If what is stored is damaged.
+            ConfigError: If there is no such sequence or field of strings.
+            DataError: If stored data is damaged.
         """
         ...
 
 
 class TextSource(Protocol):
-    """Texts of sequences, such as their ids."""
+    """Strings of sequences, such as their ids."""
 
     def take(self, numbers: ArrayLike) -> list[Any]:
-        """Return the texts of sequences.
+        """Return the strings of sequences.
 
         Raises:
             ConfigError: If there is no such sequence.
-            DataError: If what is stored is damaged.
+            DataError: If stored data is damaged.
         """
         ...
 
     def read_bytes(self, numbers: NDArray[np.int64]) -> TextBytes:
-        """Return their concatenated bytes; see ``text_bytes``."""
+        """Return the concatenated bytes of strings; see ``text_bytes``."""
         ...
 
     def is_readable(self, number: int) -> bool:
-        """Return whether a text can be read at all."""
+        """Return whether a string can be read at all."""
         ...
 
 
 def concat_texts(texts: Iterable[str | bytes]) -> TextBytes:
-    """Return the concatenated bytes of texts; of ``str`` as UTF-8."""
+    """Return the concatenated bytes of strings; of ``str`` as UTF-8."""
     pieces = [text if isinstance(text, bytes) else text.encode() for text in texts]
     offsets = np.zeros(len(pieces) + 1, dtype=np.int64)
     np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
@@ -62,11 +62,11 @@ def concat_texts(texts: Iterable[str | bytes]) -> TextBytes:
 
 
 def reorder_texts(texts: Sequence[TextBytes], order: NDArray[np.int64]) -> TextBytes:
-    """Return the texts of several parts in the order of a request.
+    """Return the strings of several parts in the order of a request.
 
     Args:
-        texts: Per part, its texts.
-        order: The position of each of them, part by part, in the request.
+        texts: Per part, its strings.
+        order: Position in the request of each string, part by part.
     """
     sizes = np.concatenate([np.diff(offsets) for _, offsets in texts])
     values = np.concatenate([values for values, _ in texts])

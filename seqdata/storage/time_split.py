@@ -203,7 +203,7 @@ def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str
 
 
 def _locate_timestep(bound: Bound, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the place of a timestep, or of a fraction, in each sequence, int64 (n,)."""
+    """Return the position of a timestep, or of a fraction, in each sequence, int64 (n,)."""
     if isinstance(bound, float):
         if not 0 <= bound <= 1:
             raise ConfigError(must_be("split: fractions", "in [0, 1]", repr(bound)))
@@ -215,7 +215,7 @@ def _locate_timestep(bound: Bound, lengths: NDArray[np.int64]) -> NDArray[np.int
 def _locate_values(
     store: Store, field: str, axis: str, bounds: list[Bound], unit: TimeUnit | None
 ) -> dict[Bound, NDArray[np.int64]]:
-    """Return how many timesteps of each sequence are before a bound, int64 (n,) for each."""
+    """Return, for each bound, the number of timesteps of each sequence before it, int64 (n,)."""
     counts = np.zeros((len(bounds), len(store)), dtype=np.int64)
     last_number, last_value = -1, 0
     if unit is None and any(isinstance(bound, np.datetime64) for bound in bounds):
@@ -234,9 +234,9 @@ def _locate_values(
             raise _make_order_error(store, field, int(numbers[int(np.flatnonzero(falls)[0])]))
         last_number, last_value = int(numbers[-1]), values[-1]
         starts = np.cumsum(spans[:, 2] - spans[:, 1]) - (spans[:, 2] - spans[:, 1])
-        for place, limit in enumerate(limits):
+        for at, limit in enumerate(limits):
             before = np.add.reduceat(values < limit, starts, dtype=np.int64)
-            np.add.at(counts[place], spans[:, 0], before)
+            np.add.at(counts[at], spans[:, 0], before)
     return dict(zip(bounds, counts, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Stores as people use them: looked at, and selected from. Nothing is copied but numbers.
+"""Stores as users see them: to inspect and to select from. Only indices are copied.
 
 ``SequenceStore`` is what every store has beyond the contract of ``protocols.Store``, made of that
 contract alone. ``View`` selects sequences and fields of a base; views of views compose to one array
@@ -325,7 +325,7 @@ class View(SequenceStore):
         return {name: columns[old] for name, old in base_names.items()}
 
     def observe(self, on_sequence: Callable[[int], None]) -> Store:
-        """Return the same view of a base that tells of what it reads, where it can."""
+        """Return the same view of a base that reports the sequences it reads, if it can."""
         if not isinstance(self._base, SupportsObserver):
             return self
         base = self._base.observe(on_sequence)
@@ -350,7 +350,7 @@ def get_measured_transform(store: Store) -> MeasuredTransform | None:
 
 
 def without_transform(store: Store) -> Store:
-    """Return the same sequences as they lie, without the transform that a view of them carries."""
+    """Return the same sequences without the transform that a view of them carries."""
     if isinstance(store, View) and store.measured_transform is not None:
         return View(
             store.base, None if store.has_all_sequences else store.numbers, names=store.names
@@ -443,8 +443,8 @@ def _select_fields(caller: str, store: Store, names: NameMap) -> View:
 
 
 def locate_sequence(store: Store, number: int) -> DataLocation:
-    """Return the place of a base sequence, for an error, as far as the store knows it."""
+    """Return the location of a base sequence, for an error, as far as the store knows it."""
     base = store.base if isinstance(store, View) else store
     if isinstance(base, SupportsLocation):
-        return base.place(number)
+        return base.locate(number)
     return DataLocation(dataset=format_title(base), sequence=number)

@@ -1,4 +1,4 @@
-"""WAV: where the samples of a recording lie, and what they are.
+"""WAV files: the position and the format of the samples.
 
 RIFF, its big-endian form RIFX, and RF64 for more than 4 GiB. One reader for files in folders and
 for members of tar shards. Sizes that cannot be true are errors, but those of a stream: a program
@@ -247,14 +247,14 @@ def _find_end(
         size = available
     if size > available:
         raise ValueError(
-            f"says {size} bytes of samples, but {available} are there: it was cut off, or its "
-            "header was never finished"
+            f"must hold {size} bytes of samples by its header, but holds {available}: it was cut "
+            "off, or its header was never finished"
         )
     if layout.stored is not None and size % layout.frame_bytes:
-        said = "ends within a frame: it holds" if is_stream else "declares"
+        found = "ends within a frame: it holds" if is_stream else "declares"
         raise ValueError(
             f"must declare a multiple of {layout.frame_bytes} bytes of samples, the size of a "
-            f"frame, but {said} {size}"
+            f"frame, but {found} {size}"
         )
     if not is_stream:
         _check_rest(file, begin + size, 8 + riff_size)
@@ -262,7 +262,7 @@ def _find_end(
 
 
 def _is_chunk(file: Readable, at: int, order: str) -> bool:
-    """Return whether a chunk that is as long as it says begins at a byte, and not of samples."""
+    """Return whether a whole chunk begins at a byte, other than one of samples."""
     header = file.read(at, min(at + 8, file.size))
     if len(header) < 8 or header[:4] == b"data" or not _is_chunk_name(header[:4]):
         return False
@@ -275,7 +275,7 @@ def _is_chunk_name(name: bytes) -> bool:
 
 
 def _check_rest(file: Readable, end: int, riff_end: int) -> None:
-    """Raise if what follows the samples, up to the end that RIFF declares, is not a chunk.
+    """Raise if the bytes after the samples, up to the end that RIFF declares, are not a chunk.
 
     The size of the samples is then too small: others follow, which would be lost.
     """
@@ -284,6 +284,6 @@ def _check_rest(file: Readable, end: int, riff_end: int) -> None:
     names = [file.read(at, at + 4) for at in sorted({end, end + end % 2})]
     if b"data" in names or not any(map(_is_chunk_name, names)):
         raise ValueError(
-            f"says that its samples end at byte {end} of {file.size}, but what follows is "
-            f"{names[-1]!r} and not another kind of chunk"
+            f"must have another kind of chunk after its samples, which end at byte {end} of "
+            f"{file.size} by its header, but has {names[-1]!r}"
         )

@@ -24,7 +24,7 @@ def test_the_mask_says_which_timesteps_are_real():
     assert make_batch().mask.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
 
 
-def test_the_score_leaves_out_filler_and_burn_in_and_the_mask_does_not():
+def test_the_score_leaves_out_dummy_rows_and_burn_in_and_the_mask_does_not():
     batch = make_batch((2, 2, 1), weight=[1.0, 0.0, 0.5], burn_in=torch.tensor([1, 0, 0]))
     assert batch.mask.tolist() == [[True, True], [True, True], [True, False]]
     assert batch.score.tolist() == [[False, True], [False, False], [True, False]]

@@ -119,18 +119,18 @@ def test_documents_packed_into_rows_are_told_apart():
 def test_what_counts_lies_beside_the_values(layout):
     loader = Loader(MemoryStore.of(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
                     world=World(1, 3))  # fmt: skip
-    (filler,) = loader  # 2 batches on 3 ranks: rank 1 has a batch, rank 2 filler
-    assert int(filler.score.sum()) == filler.num_tokens
+    (dummy,) = loader  # 2 batches on 3 ranks: rank 1 has a batch, rank 2 dummy rows
+    assert int(dummy.score.sum()) == dummy.num_tokens
     other = Loader(MemoryStore.of(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
                    world=World(2, 3))  # fmt: skip
-    (filler,) = other
-    assert not filler.score.any()
-    assert int(filler.mask.sum()) == int(filler.lengths.sum())
+    (dummy,) = other
+    assert not dummy.score.any()
+    assert int(dummy.mask.sum()) == int(dummy.lengths.sum())
     if layout == "packed":
         with pytest.raises(ConfigError, match="must have at least one row to be packed"):
-            filler.real()
+            dummy.real()
     else:
-        assert len(filler.real()) == 0
+        assert len(dummy.real()) == 0
 
 
 def test_a_score_lies_in_the_order_of_packed_values():

@@ -3,17 +3,12 @@
 import numpy as np
 import torch
 
-from seqdata import Fixed, Loader
 from seqdata.collators.jagged import Jagged
-
-
-def batch_of(collator):
-    rows = [{"x": np.full(n, n, "f4")} for n in (3, 2, 4)]
-    return next(iter(Loader(rows, Fixed(3, shuffle=False), collator=collator)))
+from tests.samples import collate_three_rows
 
 
 def test_rows_have_the_values_of_their_sequences():
-    batch = batch_of(Jagged())
+    batch = collate_three_rows(Jagged())
     assert batch.layout == Jagged.layout == "jagged"
     assert batch["x"].layout == torch.jagged
     assert batch["x"].values().tolist() == [3.0] * 3 + [2.0] * 2 + [4.0] * 4
@@ -27,7 +22,7 @@ def test_outputs_lie_where_the_allocator_says():
         shapes.append(shape)
         return np.empty(shape, dtype)
 
-    batch = batch_of(Jagged().with_allocator(allocate))
+    batch = collate_three_rows(Jagged().with_allocator(allocate))
     assert batch.lengths.sum() == 9
     assert shapes == []  # the loader lends memory of its own
     assert Jagged().with_allocator(allocate) == Jagged()  # memory is no part of what it is

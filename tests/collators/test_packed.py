@@ -3,17 +3,12 @@
 import numpy as np
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from seqdata import Fixed, Loader
 from seqdata.collators.packed import PackedRows
-
-
-def batch_of(collator):
-    rows = [{"x": np.full(n, n, "f4")} for n in (3, 2, 4)]
-    return next(iter(Loader(rows, Fixed(3, shuffle=False), collator=collator)))
+from tests.samples import collate_three_rows
 
 
 def test_rows_have_the_values_of_their_sequences():
-    batch = batch_of(PackedRows())
+    batch = collate_three_rows(PackedRows())
     assert batch.layout == PackedRows.layout == "packed"
     padded, lengths = pad_packed_sequence(batch["x"], batch_first=True)
     assert lengths.tolist() == [3, 2, 4]
@@ -29,7 +24,7 @@ def test_outputs_lie_where_the_allocator_says():
         shapes.append(shape)
         return np.empty(shape, dtype)
 
-    batch = batch_of(PackedRows().with_allocator(allocate))
+    batch = collate_three_rows(PackedRows().with_allocator(allocate))
     assert batch.lengths.sum() == 9
     assert shapes == []  # the loader lends memory of its own
     assert PackedRows().with_allocator(allocate) == PackedRows()  # memory is no part of what it is

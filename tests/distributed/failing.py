@@ -198,7 +198,7 @@ def draw(spec: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     try:
         for _ in range(spec.get("rounds", 1)):
-            numbers = together.iterate_in_lockstep(iter(range(spec["count"])), spec["world"])
+            numbers = together.iterate_synchronized(iter(range(spec["count"])), spec["world"])
             drawn.extend(itertools.islice(numbers, spec.get("take")))
     except SeqDataError as failure:
         error = f"{type(failure).__name__}: {failure}", failure.details
@@ -219,7 +219,7 @@ def steps(spec: dict[str, Any]) -> dict[str, float]:
     for name in ("alone", "agreed"):
         numbers = iter(range(count))
         if name == "agreed":
-            numbers = together.iterate_in_lockstep(numbers, spec["world"])
+            numbers = together.iterate_synchronized(numbers, spec["world"])
         took = []
         for _ in range(count):
             time.sleep(pause)

@@ -29,7 +29,7 @@ def test_two_ranks_write_what_one_process_writes(ranks, tmp_path, data, writer):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "two"]
 
 
-def test_a_rank_that_has_filler_only_writes_nothing(ranks, tmp_path):
+def test_a_rank_that_has_dummy_rows_only_writes_nothing(ranks, tmp_path):
     data, writer = {"count": 3, "batch": 4}, {"per": "sequence", "field": "sum"}
     spec = {"data": data, "writer": writer, "location": str(tmp_path / "out")}
     assert ranks.play("write_predictions", 2, spec) == ["", ""]
@@ -77,7 +77,7 @@ def test_a_limit_is_refused_by_every_rank_before_it_begins(ranks, tmp_path):
 
 
 def test_the_exact_mean_is_that_of_one_process_and_the_mean_of_means_is_not(ranks):
-    spec = {"data": {"val": 5}}  # three batches: rank 1 gets a filler
+    spec = {"data": {"val": 5}}  # three batches: rank 1 gets a dummy row
     alone = exact_mean({**spec, "world": 1})
     one, two = ranks.play("exact_mean", 2, spec)
     assert one["mean"] == two["mean"] == pytest.approx(alone["mean"], rel=1e-12)

@@ -17,7 +17,7 @@ def test_ranks_take_equal_steps_and_each_sequence_once(ranks):
     for epoch in (0, 1):
         of_epoch = [entry[2] for told in (one, two) for entry in told["train"] if entry[0] == epoch]
         assert ids_of(of_epoch) == list(range(27))
-    for step in (4, 8):  # five sequences in three batches: rank 1 gets a filler
+    for step in (4, 8):  # five sequences in three batches: rank 1 gets a dummy row
         assert ids_of(ids for told in (one, two) for at, ids in told["val"] if at == step) == [
             0,
             1,
@@ -51,7 +51,7 @@ def test_the_state_is_the_same_on_every_rank(ranks):
     assert places == [(0, 2), (0, 4), (1, 0), (1, 2), (1, 4), (2, 0)]
 
 
-def test_every_rank_tests_and_predicts_its_share_without_filler(ranks):
+def test_every_rank_tests_and_predicts_its_share_without_dummy_rows(ranks):
     data = {"val": None, "test": [[[0.5]] * 3] * 5, "predict": [[[0.5]] * 3] * 7, "batch": 2}
     one, two = ranks.play("test", 2, {"data": data})
     assert ids_of(one + two) == [0, 1, 2, 3, 4]

@@ -1,7 +1,5 @@
 """What the Trainer does to loaders and DataModules, item by item, and that it harms nothing."""
 
-import threading
-
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -12,6 +10,7 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.trainer_loader import MARKER, TrainerLoader
 from seqdata.policies.fixed import Bucketed, Fixed
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly, sequences
+from tests.samples import list_prefetch_threads
 
 
 class Looker(Callback):
@@ -219,16 +218,12 @@ def test_a_datamodule_may_be_made_from_a_checkpoint(tmp_path):
     assert fit(data, max_epochs=1).log.train == whole.log.train
 
 
-def prefetching() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
-
-
 def test_no_thread_is_left_after_a_fit_an_error_or_a_limit():
     fit(data_of(), max_epochs=1, limit_train_batches=2)
-    assert not prefetching()
+    assert not list_prefetch_threads()
     failed = fit(data_of(), model=Recorder(fail_at=1), max_epochs=1)
     assert failed.error is not None
-    assert not prefetching()
+    assert not list_prefetch_threads()
 
 
 def test_printing_has_no_effect():

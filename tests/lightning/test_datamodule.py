@@ -247,7 +247,7 @@ def test_batches_per_update_refuses_an_accumulation_of_the_trainer():
 
 def test_batches_per_update_refuses_a_scheduler_of_accumulation():
     scheduler = GradientAccumulationScheduler({0: 1, 1: 2})
-    with pytest.raises(ConfigError, match="a GradientAccumulationScheduler sets the Trainer's"):
+    with pytest.raises(ConfigError, match="but is given with a GradientAccumulationScheduler"):
         fit(data_of(batches_per_update=4), max_epochs=1, callbacks=(scheduler,))
 
 

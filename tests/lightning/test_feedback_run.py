@@ -121,7 +121,7 @@ def test_a_resume_with_segments_of_another_length_is_refused(tmp_path):
 def test_weights_begin_again_over_changed_data(tmp_path):
     feed(folder=tmp_path, max_epochs=1)
     changed = {"train": sequences(31), "on_changed": "next_epoch"}
-    with pytest.warns(SeqDataWarning, match="the weights of the saved run are for the data as it"):
+    with pytest.warns(SeqDataWarning, match="that the weights of the saved run do not fit"):
         feed(ckpt=saved(tmp_path)[2], data=changed)
 
 
@@ -330,6 +330,20 @@ def test_the_callback_of_a_further_fit_weighs_by_its_own_function_and_score():
     met = ~np.isnan(seen["third"][0])  # of the first segment alone
     assert 0 < met.sum() <= 2 * 2 * GROUP
     assert set(seen["third"][0][met].tolist()) == {7.0}
+
+
+@pytest.mark.parametrize("hook", ["setup", "on_train_start"])
+def test_a_callback_that_is_added_once_data_is_planned_is_refused(hook):
+    class Adding(Feeding):
+        pass
+
+    def add(self, *_, **__):
+        self.trainer.callbacks.append(Feedback("row_loss", 2))
+
+    setattr(Adding, hook, add)
+    data = SequenceDataModule(seed=3, batches_per_update=GROUP, **POLICIES["weighted"]())
+    with quietly(), pytest.raises(ConfigError, match=r"but was added later.*configure_callbacks"):
+        pl.Trainer(**QUIET, max_epochs=1, enable_checkpointing=False).fit(Adding(), datamodule=data)
 
 
 @pytest.mark.parametrize("score", ["row_loss", "seven"])

@@ -170,7 +170,7 @@ def test_weights_of_a_part_in_an_evaluation_are_refused():
     weighted = Mix({"books": Part(1, Weighted(Fixed(2))), "code": Part(1, Fixed(2))})
     data = SequenceDataModule(val=named(), batching=Fixed(2), eval_batching=weighted)
     with pytest.raises(
-        ConfigError, match="`eval_batching` must play each sequence once, but draws"
+        ConfigError, match="`eval_batching` must return each sequence once, but draws"
     ):
         data.val_dataloader()
 

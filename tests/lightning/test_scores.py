@@ -56,7 +56,7 @@ def test_one_score_of_the_batch_counts_for_each_real_row(loss, wrapped):
     assert found == {(None, 4): (1.5, 1), (None, 6): (1.5, 1)}
 
 
-def test_filler_and_idle_lanes_are_left_out():
+def test_dummy_rows_and_idle_lanes_are_left_out():
     batch = batch_of([4, -1, 6], weight=[1.0, 1.0, 0.0])
     assert collect({"loss": torch.ones(3)}, batch) == {(None, 4): (1, 1)}
 

@@ -183,12 +183,12 @@ def test_a_checkpoint_without_loops_is_refused(checkpoint, tmp_path):
     def cut(saved):
         del saved["loops"]
 
-    with pytest.raises(ResumeError, match="has no 'loops', a counter of the fit loop"):
+    with pytest.raises(ResumeError, match="must have 'loops', a counter of the fit loop"):
         fit(data_of(), ckpt=edited(checkpoint, tmp_path, cut), max_epochs=2)
 
 
 def test_a_checkpoint_of_an_unknown_lightning_is_refused():
-    with pytest.raises(ResumeError, match="has no 'epoch_progress'"):
+    with pytest.raises(ResumeError, match="must have 'epoch_progress', a counter of the fit loop"):
         loop_states({"loops": {"fit_loop": {}}})
 
 
@@ -296,7 +296,7 @@ def test_a_step_that_draws_its_own_batches_is_refused_before_the_first():
 
 def test_a_loader_that_is_played_beside_a_longer_one_is_refused_before_the_first_step():
     model = TakesBoth()
-    with pytest.raises(ConfigError, match=r"epoch has 9 steps, the training data 6: .* longest"):
+    with pytest.raises(ConfigError, match=r"at most the 6 steps .*, but has 9: .* longest"):
         fit(beside(9), model=model, max_epochs=1)
     assert not model.log_of.train
 

@@ -39,9 +39,9 @@ def test_what_all_ranks_have_agreed_on_is_raised_again():
         yield 1
         raise ValueError("told to fail")
 
-    items = RankCoordinator().iterate_in_lockstep(fails(), 1)
+    items = RankCoordinator().iterate_synchronized(fails(), 1)
     assert next(items) == 1
     for _ in range(3):
         with pytest.raises(ValueError, match="told to fail"):
             next(items)
-    assert list(RankCoordinator().iterate_in_lockstep(iter([1, 2]), 1)) == [1, 2]
+    assert list(RankCoordinator().iterate_synchronized(iter([1, 2]), 1)) == [1, 2]

@@ -129,7 +129,7 @@ def test_without_a_folder_no_list_is_written_and_the_log_says_so(tmp_path, monke
     said = [record.getMessage() for record in caplog.records if record.name == "seqdata"]
     wanted = (
         "datamodule: no folder was set for the run, so that errors in the data are logged and "
-        "counted, but listed in no file. Pass `default_root_dir`, such as '.', or a "
+        "counted, but not listed in a file. Pass `default_root_dir`, such as '.', or a "
         "logger to the Trainer"
     )
     assert said.count(wanted) == 1

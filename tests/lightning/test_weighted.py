@@ -106,7 +106,7 @@ def test_predictions_come_for_each_sequence_once(store):
 def test_an_evaluation_of_some_sequences_is_refused(store, policy):
     data = SequenceDataModule(val=store, batching=Bucketed(8), eval_batching=policy)
     with pytest.raises(
-        ConfigError, match="`eval_batching` must play each sequence once, but draws"
+        ConfigError, match="`eval_batching` must return each sequence once, but draws"
     ):
         Trainer(**QUIET).validate(Recorder(), data)
 
@@ -253,7 +253,7 @@ def test_weights_in_an_array_are_in_a_file_next_to_the_run_file(store, tmp_path)
         ),
         (
             lambda file, other: file.write_bytes(other.read_bytes()),
-            "must have the digest .*: it is of another run. Copy that of this run there",
+            "must have the digest .*: it is of another run. Copy the file of this run there",
         ),
     ],
     ids=["missing", "damaged", "of another run"],

@@ -73,7 +73,7 @@ def test_an_error_in_a_worker_ends_the_fit_and_the_workers():
     assert until(lambda: descriptors() <= before + 4)
 
 
-def test_sequences_are_trained_once_with_workers_and_filler():
+def test_sequences_are_trained_once_with_workers_and_dummy_rows():
     run = fit(data(2, batching=Bucketed(4)), max_epochs=1)
     trained = [number for _, _, ids in run.log.train for number in ids]
     assert sorted(trained) == list(range(23))

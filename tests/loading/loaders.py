@@ -2,7 +2,6 @@
 
 import functools
 import json
-import threading
 
 import numpy as np
 
@@ -82,7 +81,3 @@ def play_whole_zip():
     """Return four epochs, played in one process."""
     loader = Loader(make_zip_data(), ZIP, seed=5)
     return [play_zip(loader) for _ in range(4)]
-
-
-def list_prefetch_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]

@@ -34,7 +34,7 @@ def test_dtypes_are_those_of_the_contract():
     assert (made.weight.dtype, made.reset.dtype) == (torch.float32, torch.bool)
 
 
-def test_filler_counts_no_token():
+def test_a_dummy_row_counts_no_token():
     made = head(Plan([[0, 0, 2]], offsets=[0, 1]), world=World(1, 2))
     assert made.weight.tolist() == [0.0]
     assert made.lengths.tolist() == [2]

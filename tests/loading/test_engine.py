@@ -163,7 +163,7 @@ def test_lanes_are_dealt_to_ranks_and_go_on_where_they_were():
 
 
 @pytest.mark.filterwarnings("ignore:share. 2 lanes on 3 ranks")
-def test_a_rank_without_lanes_gets_lane_0_as_filler():
+def test_a_rank_without_lanes_gets_lane_0_as_a_dummy():
     policy = Given(Plan([[0, 0, 2], [1, 0, 2]], offsets=[0, 2], lanes=2))
     (batch,) = play(policy, world=World(1, 3))
     weights = [play(policy, world=World(rank, 3))[0].weight.tolist() for rank in range(3)]
@@ -219,10 +219,10 @@ def test_a_name_that_is_not_there_is_refused_before_anything_is_read():
         player(fields=["x"], as_tuple=("x", "y"))
 
 
-def test_parts_that_cannot_tell_filler_are_refused_where_there_is_some():
+def test_parts_that_cannot_tell_dummy_rows_are_refused_where_there_is_some():
     match = (
         r"loader: 13 batches on 4 ranks leave 3 without one, and \('x',\) has no 'weight' "
-        r"to mark filler rows. Add 'weight', or pass tail='drop'"
+        r"to mark dummy rows. Add 'weight', or pass tail='drop'"
     )
     with pytest.raises(ConfigError, match=match):
         player(as_tuple=("x",), world=World(0, 4))
@@ -239,11 +239,11 @@ def test_parts_that_cannot_tell_filler_are_refused_where_there_is_some():
         {"world": World(0, 4), "as_tuple": ("x", "score")},
     ],
 )
-def test_parts_are_fine_without_unmarked_filler(options):
+def test_parts_are_fine_without_unmarked_dummy_rows(options):
     assert player(**{"as_tuple": ("x",), **options}).num_steps
 
 
-def test_the_rest_of_an_epoch_may_leave_filler_where_the_whole_does_not():
+def test_the_rest_of_an_epoch_may_leave_dummy_rows_where_the_whole_does_not():
     mine = player(as_tuple=("x",), world=World(0, 13))
     with pytest.raises(ConfigError, match="loader: 12 batches on 13 ranks leave 1 without one"):
         mine.share(0, 1)

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import textwrap
-import threading
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
 from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.waiting import patient, until
+from tests.samples import list_prefetch_threads, prefetch_threads_end
 
 STORE = MemoryStore.of([[number] for number in range(103)])
 
@@ -24,18 +24,10 @@ def player(policy, store=STORE, **options):
     return EpochEngine(store, policy, EngineOptions(**options))
 
 
-def workers():
-    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
-
-
-def ends():
-    return until(lambda: not workers())
-
-
 def test_an_iteration_that_is_left_ends_its_thread():
     for _ in player(Fixed(1)).iterate(0, 0):
         break
-    assert ends()
+    assert prefetch_threads_end()
 
 
 def test_shutdown_ends_what_runs_and_the_epoch_is_not_taken_for_whole():
@@ -43,7 +35,7 @@ def test_shutdown_ends_what_runs_and_the_epoch_is_not_taken_for_whole():
     items = mine.iterate(0, 0)
     next(items)
     mine.shutdown()
-    assert not workers()
+    assert not list_prefetch_threads()
     with pytest.raises(
         IncompleteEpochError, match=r"only 1?\d of 103 batches of epoch 0 were delivered"
     ):

@@ -21,13 +21,13 @@ from seqdata_testing.waiting import until
 from tests.loading.loaders import (
     ZIP,
     describe_step,
-    list_prefetch_threads,
     make_zip_data,
     make_zip_rows,
     play_whole_zip,
     play_zip,
 )
 from tests.properties.counts import examples
+from tests.samples import list_prefetch_threads
 
 
 def without_counts(step):
@@ -117,18 +117,18 @@ def test_ranks_change_nothing_and_take_equally_many_steps(size):
     assert [without_counts(step) for step in steps if is_real(step)] == [
         without_counts(step) for step in play_whole_zip()[0]
     ]
-    for filler in steps[11:]:
-        assert all(not any(batch[6]) for batch in filler.values())
+    for dummy in steps[11:]:
+        assert all(not any(batch[6]) for batch in dummy.values())
 
 
-def test_fewer_sequences_than_ranks_leave_filler_of_every_part():
+def test_fewer_sequences_than_ranks_leave_dummy_rows_of_every_part():
     few = {"labelled": make_zip_rows(2, 1), "unlabelled": make_zip_rows(1, 2, labels=False)}
     policy = Zip({"labelled": Fixed(1), "unlabelled": Fixed(4)}, lead="labelled")
     ranks = [play_zip(Loader(few, policy, world=World(rank, 4))) for rank in range(4)]
     assert [len(steps) for steps in ranks] == [1] * 4
     assert [is_real(steps[0]) for steps in ranks] == [True, True, False, False]
     assert [steps[0]["unlabelled"][1] for steps in ranks[:2]] == [0, 1]  # its epochs
-    with pytest.raises(PlanError, match=r"'drop' leaves out all 2 batches on 4 ranks"):
+    with pytest.raises(PlanError, match=r"'drop' must leave .*, but leaves out all 2 batches"):
         next(iter(Loader(few, policy, world=World(0, 4), tail="drop")))
 
 

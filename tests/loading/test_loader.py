@@ -293,7 +293,7 @@ def test_what_is_no_state_is_refused():
         make_loader().load_state_dict("x")
 
 
-def test_a_state_that_leaves_unmarked_filler_to_this_world_is_refused():
+def test_a_state_that_leaves_unmarked_dummy_rows_to_this_world_is_refused():
     state = start_loader(1)[0].state_dict()
     made = make_loader(world=World(0, 13), as_tuple=("x",))
     with pytest.raises(ConfigError, match="12 batches on 13 ranks leave 1 without one"):

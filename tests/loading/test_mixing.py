@@ -25,6 +25,7 @@ from seqdata import (
     open_store,
     write_store,
 )
+from tests.samples import add_noise
 
 MIX = Mix(
     {
@@ -158,13 +159,6 @@ def test_a_state_of_other_weights_or_parts_is_refused():
         Loader(changed, MIX, seed=5).load_state_dict(state)
 
 
-def noise(sequence, rng):
-    return {**sequence, "r": np.array([rng.integers(1 << 40)])}
-
-
-noise.axes = {"r": None}
-
-
 def test_augmentation_is_that_of_the_parts_own_epoch():
     """Another pass draws other numbers; how often others come does not matter."""
     mixes = [
@@ -173,7 +167,7 @@ def test_augmentation_is_that_of_the_parts_own_epoch():
     ]
     drawn = [{}, {}]
     for found, mix in zip(drawn, mixes, strict=True):
-        for batch in Loader({"a": rows(6, 1), "b": rows(6, 2)}, mix, transform=noise):
+        for batch in Loader({"a": rows(6, 1), "b": rows(6, 2)}, mix, transform=add_noise):
             for number, value in zip(
                 batch.ids.tolist(), batch["r"].flatten().tolist(), strict=True
             ):
@@ -188,7 +182,7 @@ def test_random_crops_are_those_of_the_parts_own_epoch():
     mix = Mix({"a": 1, "b": 1}, Windows(3, batch_size=2, random=True, per_sequence=2), batches=30)
     long = [{"x": np.arange(40)} for _ in range(3)]
     starts = {}
-    for batch in Loader({"a": long, "b": long}, mix, transform=noise):
+    for batch in Loader({"a": long, "b": long}, mix, transform=add_noise):
         key = (batch.part, batch.part_epoch)
         starts.setdefault(key, []).extend(batch.start.tolist())
     assert len({tuple(sorted(found)) for found in starts.values() if len(found) == 6}) > 4
@@ -200,7 +194,7 @@ def test_random_crops_are_told_apart_beside_windows_that_are_not_random():
     long = [{"x": np.arange(40)} for _ in range(3)]
     numbers = [
         number
-        for batch in Loader({"a": long, "b": long}, mix, transform=noise)
+        for batch in Loader({"a": long, "b": long}, mix, transform=add_noise)
         if batch.part == "a"
         for number in batch["r"].flatten().tolist()
     ]
@@ -224,7 +218,7 @@ def test_each_window_of_each_draw_of_a_part_has_random_numbers_of_its_own(parts)
     mix = Mix(parts, batches=96, keep="batch")
     long = [{"x": np.arange(4_000)} for _ in range(4)]
     drawn, numbers = {}, []
-    for batch in Loader({"a": long, "b": long}, mix, transform=noise):
+    for batch in Loader({"a": long, "b": long}, mix, transform=add_noise):
         key = (batch.part, batch.part_epoch)
         drawn.setdefault(key, []).extend(batch.ids.tolist())
         numbers += batch["r"].flatten().tolist()

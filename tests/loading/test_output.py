@@ -5,7 +5,7 @@ import torch
 from seqdata import TBPTT, Fixed, Loader, World
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
-from seqdata.loading.output import BATCH_PARTS, Output, make_output
+from seqdata.loading.output import BATCH_KEYS, Output, make_output
 
 
 def batch_of(**data):
@@ -33,7 +33,7 @@ def test_a_dict_has_them_by_name():
 
 
 def test_every_part_of_a_batch_can_be_named():
-    assert len(Output(BATCH_PARTS)(batch_of())) == len(BATCH_PARTS)
+    assert len(Output(BATCH_KEYS)(batch_of())) == len(BATCH_KEYS)
 
 
 def test_a_field_goes_before_a_part_of_the_same_name():
@@ -72,13 +72,13 @@ def test_without_names_the_batch_itself_is_handed_out():
 @pytest.mark.parametrize(
     ("names", "marks"), [(["x"], False), (["x", "weight"], True), (["score"], True)]
 )
-def test_weight_and_score_mark_filler(names, marks):
+def test_weight_and_score_mark_dummy_rows(names, marks):
     assert bool(Output(names).find_marks(["x"])) is marks
     assert not Output(names).find_marks(["x", "weight", "score"])
 
 
 @pytest.mark.parametrize("field", ["score", "weight"])
-def test_a_field_of_that_name_does_not_mark_filler(field):
+def test_a_field_of_that_name_does_not_mark_dummy_rows(field):
     rows = [{"x": np.ones(n, "f4"), field: float(n)} for n in (3, 4, 5)]
     other = "weight" if field == "score" else "score"
     said = rf"3 batches on 2 ranks leave 1 without one, .* Add '{other}', or pass tail='drop'"

@@ -7,6 +7,7 @@ import traceback
 
 import pytest
 
+from seqdata.loading import prefetch
 from seqdata.loading.prefetch import (
     _MAX_GATHER_SECONDS,
     HANDOVER_BATCHES,
@@ -15,31 +16,23 @@ from seqdata.loading.prefetch import (
     PrefetchSource,
 )
 from seqdata_testing.waiting import patient, until
+from tests.samples import list_prefetch_threads, prefetch_threads_end
 
 
 def recipe(make=lambda number: (number, 1), numbers=range(100), idle=lambda number: None):
     return PrefetchSource(make, numbers, idle)
 
 
-def workers():
-    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
-
-
-def ends():
-    """Say whether all threads end by themselves."""
-    return until(lambda: not workers())
-
-
 def test_items_come_in_order_and_the_thread_ends():
     assert list(Prefetcher(recipe(), 2)) == list(range(100))
-    assert ends()
+    assert prefetch_threads_end()
 
 
 def test_no_thread_begins_before_the_first_item_is_asked_for():
     items = iter(Prefetcher(recipe(), 2))
-    assert not workers()
+    assert not list_prefetch_threads()
     assert next(items) == 0
-    assert workers()
+    assert list_prefetch_threads()
     items.close()
 
 
@@ -115,7 +108,7 @@ def test_an_item_that_is_made_does_not_wait_for_a_slow_one_after_it():
     assert next(items) == 0
     came.set()
     assert list(items) == [1, 2]
-    assert ends()
+    assert prefetch_threads_end()
 
 
 def test_an_error_comes_after_the_items_before_it_with_its_traceback():
@@ -128,7 +121,7 @@ def test_an_error_comes_after_the_items_before_it_with_its_traceback():
     with pytest.raises(ValueError, match="number 21 is broken") as caught:
         given.extend(Prefetcher(recipe(make), 2))
     assert "in make" in "".join(traceback.format_exception(caught.value))
-    assert ends()
+    assert prefetch_threads_end()
 
 
 def test_items_before_an_error_are_all_given():
@@ -147,7 +140,7 @@ def test_an_iteration_that_is_left_ends_its_thread():
     for item in Prefetcher(recipe(numbers=range(10**9)), 2):
         if item == 50:
             break
-    assert ends()
+    assert prefetch_threads_end()
 
 
 @pytest.mark.slow
@@ -158,7 +151,7 @@ def test_an_iteration_that_is_forgotten_ends_its_thread():
 
     def gone():
         gc.collect()  # the thread may have held what is collected
-        return not workers()
+        return not list_prefetch_threads()
 
     assert until(gone)
 
@@ -174,6 +167,11 @@ def test_closing_ends_an_iteration_that_waits():
 
 def test_an_ahead_that_never_began_is_joined_at_once():
     assert Prefetcher(recipe(), 2).join(timeout=0.0)
+
+
+def test_a_thread_that_is_gone_is_not_waited_for():
+    """As in a process that was forked while the thread ran."""
+    assert prefetch._HandoverQueue(2).take(lambda: False) is None
 
 
 def test_what_the_consumer_let_go_is_kept_by_nobody():
@@ -223,7 +221,7 @@ def test_a_consumer_that_only_draws_makes_the_items_itself_after_a_few_groups(cl
     assert given == list(range(1000))
     assert not any(by_consumer[:HANDOVER_BATCHES])
     assert sum(by_consumer) > 900
-    assert ends()
+    assert prefetch_threads_end()
 
 
 def test_a_consumer_that_computes_is_given_items_of_the_thread(clock):
@@ -237,7 +235,7 @@ def test_a_consumer_that_computes_after_drawing_is_given_items_of_the_thread_aga
     assert given == list(range(1000))
     assert any(by_consumer)
     assert not any(by_consumer[910:])
-    assert ends()
+    assert prefetch_threads_end()
 
 
 def test_an_error_in_an_item_that_the_consumer_makes_comes_after_those_before_it():
@@ -251,7 +249,7 @@ def test_an_error_in_an_item_that_the_consumer_makes_comes_after_those_before_it
         given.extend(Prefetcher(recipe(make, range(10**6)), 2))
     assert given == list(range(len(given)))
     assert str(caught.value) == f"number {len(given)} is broken"
-    assert ends()
+    assert prefetch_threads_end()
 
 
 def test_closing_ends_an_iteration_whose_consumer_makes_the_items():

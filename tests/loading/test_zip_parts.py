@@ -21,6 +21,7 @@ from seqdata import (
     write_store,
 )
 from tests.loading.loaders import ZIP, make_zip_data, make_zip_rows, play_whole_zip, play_zip
+from tests.samples import add_noise
 
 
 def test_options_that_name_fields_concern_the_parts_that_have_them():
@@ -55,18 +56,11 @@ def test_a_shift_is_that_of_the_field_where_it_is():
         assert "targets" not in step["labelled"]
 
 
-def noise(sequence, rng):
-    return {**sequence, "r": np.array([rng.integers(1 << 40)])}
-
-
-noise.axes = {"r": None}
-
-
 def test_augmentation_is_that_of_the_parts_own_epoch_and_differs_between_parts():
     same = make_zip_rows(6, 1)
     policy = Zip({"a": Fixed(2), "b": Fixed(6)}, lead="a")
     found = {}
-    loader = Loader({"a": same, "b": same}, policy, transform=noise)
+    loader = Loader({"a": same, "b": same}, policy, transform=add_noise)
     for step in (step for _ in range(2) for step in loader):
         for name, batch in step.items():
             for number, value in zip(batch.ids.tolist(), batch["r"].tolist(), strict=True):
@@ -78,10 +72,10 @@ def test_random_crops_are_those_of_the_parts_own_epoch():
     long = [{"x": np.arange(400)} for _ in range(3)]
     windows = Windows(3, batch_size=3, random=True, per_sequence=1)
     policy = Zip({"a": Fixed(1), "b": windows}, lead="a")
-    loader = Loader({"a": long, "b": long}, policy, transform=noise)
+    loader = Loader({"a": long, "b": long}, policy, transform=add_noise)
     starts = [tuple(step["b"].start.tolist()) for _ in range(2) for step in loader]
     assert len(set(starts)) == 6
-    again = Loader({"a": long, "b": long}, policy, transform=noise)
+    again = Loader({"a": long, "b": long}, policy, transform=add_noise)
     assert [tuple(step["b"].start.tolist()) for _ in range(2) for step in again] == starts
 
 

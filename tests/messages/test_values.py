@@ -193,7 +193,7 @@ def test_a_tail_that_drops_everything(store):
 
 
 @says(ConfigError, "'weight'", "tail='drop'")
-def test_filler_rows_without_a_weight(store):
+def test_dummy_rows_without_a_weight(store):
     Loader(store, Bucketed(5), as_tuple=("x", "y"), world=World(0, 2))
 
 

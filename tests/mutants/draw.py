@@ -5,10 +5,11 @@ kinds of operators evenly, and runs the room's tests on a copy of the tree. What
 is tried by all quick tests. Usage::
 
     python -m tests.mutants.draw ROOM [--count 40] [--seed 0] [--jobs 1] [--json FILE]
-                                 [--coverage FILE] [--room-only]
+                                 [--coverage FILE] [--room-only | --reaching-only]
 
 A data file of ``pytest --cov --cov-context=test`` says which tests run a line: these come first,
-which takes a tenth of the time. On a slow machine ``--room-only`` leaves the last try out.
+which takes a tenth of the time. On a slow machine ``--room-only`` leaves the last try out, and
+``--reaching-only`` all but the first, where some test runs the line.
 """
 
 import argparse
@@ -55,7 +56,7 @@ ROOMS = {
         "plugins/seqdata-webdataset/tests",
     ),
 }
-MOST_FIRST = 200  # tests that come first
+MOST_FIRST = 40  # tests that come first
 NOT_THERE = "broken: pytest status 4"  # a test's name has what the mutation changes, or the like
 ENDED = ("broken: not collected", "broken: more than")
 CONFIGURATION = """\
@@ -91,7 +92,7 @@ class Mutation:
 
 
 def list_mutations(modules: list[str]) -> list[Mutation]:
-    """Return all mutations that cosmic-ray knows of the modules, but those of annotations."""
+    """Return all mutations that cosmic-ray knows, but those of annotations and decorators."""
     with tempfile.TemporaryDirectory(prefix="draw-") as spot:
         config, session = Path(spot, "config.toml"), Path(spot, "session.sqlite")
         config.write_text(CONFIGURATION.format(modules=json.dumps(modules)))
@@ -114,10 +115,11 @@ def list_mutations(modules: list[str]) -> list[Mutation]:
 
 
 def find_annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return where annotations of types begin and end, as (line, column)."""
+    """Return where annotations and decorators begin and end, as (line, column)."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        named = (getattr(node, name, None) for name in ("annotation", "returns"))
+        named = [getattr(node, name, None) for name in ("annotation", "returns")]
+        named += getattr(node, "decorator_list", [])
         for part in (part for part in named if part is not None):
             end = (part.end_lineno or part.lineno, part.end_col_offset or 0)
             found.append(((part.lineno, part.col_offset), end))
@@ -173,12 +175,17 @@ def choose_first(
 ) -> list[str]:
     """Return some of the tests that run the mutation's line, or the nearest line above it.
 
-    Coverage records a statement of several lines by the first of them.
+    Those of its module's own test file come before others. Coverage records a statement of several
+    lines by the first of them.
     """
     for line in range(mutation.line, max(mutation.line - 4, 0), -1):
         tests = reached.get((mutation.file, line), [])
         if tests:
-            return sorted(rng.sample(tests, min(len(tests), MOST_FIRST)))
+            own = [test for test in tests if f"/test_{Path(mutation.file).stem}" in test]
+            others = sorted(set(tests) - set(own))
+            chosen = rng.sample(own, min(len(own), MOST_FIRST))
+            chosen += rng.sample(others, min(len(others), MOST_FIRST - len(chosen)))
+            return sorted(chosen)
     return []
 
 
@@ -203,7 +210,8 @@ def try_mutation(
         target.write_text(before, "utf-8")
 
 
-def main() -> int:
+def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     given = argparse.ArgumentParser(description="Draw mutants of a room; list those that survive.")
     given.add_argument("room", choices=ROOMS)
     given.add_argument("--count", type=int, default=40)
@@ -212,8 +220,15 @@ def main() -> int:
     given.add_argument("--timeout", type=float, default=600.0, help="seconds of the room's tests")
     given.add_argument("--coverage", type=Path, help="data of pytest --cov-context=test")
     given.add_argument("--room-only", action="store_true", help="leave out all quick tests")
-    given.add_argument("--json", type=Path, help="where the verdicts go, too")
-    options = given.parse_args()
+    given.add_argument(
+        "--reaching-only", action="store_true", help="where tests run the line, try no others"
+    )
+    given.add_argument("--json", type=Path, help="where the verdicts go; it is continued")
+    return given.parse_args()
+
+
+def main() -> int:
+    options = parse_options()
     modules, tests = (word.split() for word in ROOMS[options.room])
     drawn = draw(list_mutations(modules), options.count, options.seed)
     rng = random.Random(options.seed)
@@ -221,6 +236,8 @@ def main() -> int:
     if options.coverage is not None:
         reached = read_coverage(options.coverage, {one.file for one in drawn})
     verdicts: dict[str, str] = {}
+    if options.json is not None and options.json.is_file():  # an earlier run was interrupted
+        verdicts = json.loads(options.json.read_text("utf-8"))
     lock = Lock()
     os.environ.update(ENVIRONMENT)
     with tempfile.TemporaryDirectory(prefix="mutants-") as spot, serving():
@@ -228,7 +245,9 @@ def main() -> int:
         for job in range(options.jobs):
             copy_tree(Path(spot, str(job)))
             trees.put(Path(spot, str(job)))
-        verdict, tail = run_tests(Path(spot, "0"), (*QUICK, *tests), options.timeout)
+        sound = sorted({one for mutation in drawn for one in choose_first(mutation, reached, rng)})
+        sound = rng.sample(sound, min(len(sound), MOST_FIRST)) or tests
+        verdict, tail = run_tests(Path(spot, "0"), (*QUICK, *sound), options.timeout)
         if verdict != "survived":
             raise SystemExit(f"mutants: the tests fail without any mutant: {verdict}\n{tail}")
 
@@ -237,7 +256,10 @@ def main() -> int:
             begin = time.monotonic()
             first = choose_first(mutation, reached, rng)
             tries = [(*QUICK, *first)] if first else []
-            tries += [(*QUICK, *tests)] if options.room_only else [(*QUICK, *tests), ALL_QUICK]
+            if not (first and options.reaching_only):
+                tries.append((*QUICK, *tests))
+            if not (options.room_only or options.reaching_only):
+                tries.append(ALL_QUICK)
             verdict = try_mutation(tree, mutation, tries, options.timeout)
             trees.put(tree)
             with lock:
@@ -249,7 +271,7 @@ def main() -> int:
                     options.json.write_text(json.dumps(verdicts, indent=1) + "\n")
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(work, drawn))
+            list(pool.map(work, [one for one in drawn if one.name not in verdicts]))
     killed = sum(verdict == "killed" for verdict in verdicts.values())
     print(f"\n{options.room}: {len(drawn)} drawn, {killed} killed")
     return 0 if killed == len(drawn) else 1

@@ -253,7 +253,7 @@ def test_a_block_is_prepared_up_to_the_first_batch_of_the_next():
 
 @pytest.mark.parametrize("group", [1, 3, 7])
 def test_what_is_prepared_needs_no_other_block(group):
-    """A stretch is of one block and of the short one, whose groups are dealt."""
+    """A stretch is of one block and of the short one, whose groups are spread."""
     table = table_of(ARRANGED, group=group)
     number, stretches, of_batch = 0, [], block_numbers(table)
     while number < len(table):
@@ -292,7 +292,7 @@ def test_groups_come_first_and_then_remainders_of_blocks_in_their_order(group, e
 
 
 @pytest.mark.parametrize("group", [1, 2, 3])
-def test_groups_of_the_short_block_are_dealt_among_those_of_the_others(group):
+def test_groups_of_the_short_block_are_spread_among_those_of_the_others(group):
     of_short = []
     for epoch in range(30):
         table = table_of(ARRANGED, epoch=epoch, group=group)

@@ -1,4 +1,4 @@
-"""A permutation of any number of numbers, computed for some of them: what deals runs to blocks."""
+"""A permutation of any size, computed for some numbers at a time.."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ COUNTS = [0, 1, 2, 3, 4, 5, 7, 10, 16, 17, 99, 100, 101, 1000, 8191, 8192, 8193,
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_each_number_goes_to_another_and_comes_back(count):
-    deal = KeyedPermutation(count, 1)
+    permutation = KeyedPermutation(count, 1)
     numbers = np.arange(count)
-    there = deal.apply(numbers)
+    there = permutation.apply(numbers)
     assert np.sort(there).tolist() == numbers.tolist()
-    assert deal.invert(there).tolist() == numbers.tolist()
-    assert deal.apply(deal.invert(numbers)).tolist() == numbers.tolist()
+    assert permutation.invert(there).tolist() == numbers.tolist()
+    assert permutation.apply(permutation.invert(numbers)).tolist() == numbers.tolist()
 
 
 @examples(5, here=60)
@@ -26,19 +26,19 @@ def test_each_number_goes_to_another_and_comes_back(count):
 def test_any_number_of_a_huge_count_comes_back(count, key, data):
     chosen = np.array(data.draw(st.lists(st.integers(0, count - 1), unique=True, max_size=30)))
     numbers = chosen.astype(np.int64)
-    deal = KeyedPermutation(count, key)
-    there = deal.apply(numbers)
+    permutation = KeyedPermutation(count, key)
+    there = permutation.apply(numbers)
     assert ((there >= 0) & (there < count)).all()
     assert len(np.unique(there)) == len(numbers)
-    assert deal.invert(there).tolist() == numbers.tolist()
+    assert permutation.invert(there).tolist() == numbers.tolist()
 
 
 def test_what_is_asked_does_not_matter():
     """One number, some in any order, or more than are mapped at once: each goes where it goes."""
-    deal = KeyedPermutation(50_000, 2)
-    there = deal.apply(np.arange(50_000))
+    permutation = KeyedPermutation(50_000, 2)
+    there = permutation.apply(np.arange(50_000))
     for numbers in ([0], [49_999, 3, 3], range(20_000, 40_000)):
-        assert deal.apply(np.array(numbers)).tolist() == there[list(numbers)].tolist()
+        assert permutation.apply(np.array(numbers)).tolist() == there[list(numbers)].tolist()
 
 
 def test_keys_and_counts_make_others_and_none_ever_changes():

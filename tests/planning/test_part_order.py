@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqdata.planning.part_order import (
-    WEIGHT_UNITS,
+    WEIGHT_TOTAL,
     compute_root,
     make_part_order,
     scale_weights,
@@ -78,7 +78,7 @@ def test_each_part_counts_its_own_events(shares, seed):
 
 
 def test_parts_begin_at_other_places_for_every_seed():
-    runs = [make_part_order([WEIGHT_UNITS // 4] * 4, seed).locate_run(0, 8)[0] for seed in range(9)]
+    runs = [make_part_order([WEIGHT_TOTAL // 4] * 4, seed).locate_run(0, 8)[0] for seed in range(9)]
     assert len({tuple(run.tolist()) for run in runs}) > 3
 
 
@@ -99,10 +99,10 @@ def test_a_single_part_has_every_event():
 def test_integer_weights_add_up_and_are_near(shares):
     units = scale_weights(shares)
     total = sum(shares)
-    assert sum(units) == WEIGHT_UNITS
+    assert sum(units) == WEIGHT_TOTAL
     for unit, share in zip(units, shares, strict=True):
         assert (unit > 0) == (share > 0)
-        assert abs(unit - share * WEIGHT_UNITS / total) <= len(shares)
+        assert abs(unit - share * WEIGHT_TOTAL / total) <= len(shares)
 
 
 @pytest.mark.parametrize("temperature", [2, 2.0, np.float64(2)])

@@ -1,4 +1,4 @@
-"""Weights of parts that a run sets: 16 bits each, and an order that deals on over changes."""
+"""Weights of parts that a run sets: 16 bits each, and an order that continues over changes."""
 
 from fractions import Fraction
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seqdata.errors import ConfigError, ResumeError
 from seqdata.loading.loader import Loader
 from seqdata.planning.part_order import (
-    WEIGHT_UNITS,
+    WEIGHT_TOTAL,
     PartWeights,
     make_part_order,
     make_part_weights,
@@ -95,7 +95,7 @@ def change(order, weights, new_weights, seed, batches, group=1, ahead=None):
     """Return the order of other weights after some batches, and what parts are ahead by then."""
     counts = order.count_batches(batches, group, len(weights))
     ahead = [
-        before + count * WEIGHT_UNITS - batches * weight
+        before + count * WEIGHT_TOTAL - batches * weight
         for before, count, weight in zip(ahead or [0] * len(weights), counts, weights, strict=True)
     ]
     return make_part_order(new_weights, seed, ahead, group), ahead
@@ -124,7 +124,7 @@ def test_short_pieces_starve_no_part():
         weights = new
     assert counts.sum() == 400
     assert (np.abs(counts - np.array([322, 39, 39])) <= 3).all()
-    assert sum(scale_weights([Fraction(1)])) == WEIGHT_UNITS
+    assert sum(scale_weights([Fraction(1)])) == WEIGHT_TOTAL
 
 
 NEW_WEIGHTS = st.one_of(
@@ -162,10 +162,10 @@ def test_shares_hold_over_every_change_of_weights(declared, seed, group, changes
             counts = order.count_batches(played, group, len(weights))
             assert sum(counts) == played
             off = [
-                before + own * WEIGHT_UNITS - played * weight
+                before + own * WEIGHT_TOTAL - played * weight
                 for before, own, weight in zip(ahead, counts, weights, strict=True)
             ]
-            assert max(map(abs, off)) <= 3 * group * WEIGHT_UNITS
+            assert max(map(abs, off)) <= 3 * group * WEIGHT_TOTAL
         events = -(-batches // group)
         parts, numbers = order.locate_run(0, events)
         located = [order.locate(event) for event in range(events)]

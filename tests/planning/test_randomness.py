@@ -112,7 +112,7 @@ def test_purposes_keep_their_numbers():
         "DRAWS": 21,
         "ROWS": 22,
         "WRITING": 23,
-        "DEAL": 24,
+        "RUNS": 24,
         "SHORT_GROUPS": 25,
     }
 

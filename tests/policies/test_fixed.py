@@ -82,6 +82,6 @@ def test_other_rows_meet_in_the_next_epoch():
 def test_a_length_that_would_overflow_is_refused():
     index = SequenceIndex.from_lengths(np.array([1, 1 << 32], dtype=np.uint64))
     with pytest.raises(
-        PlanError, match=r"has 4294967296 timesteps, but must have fewer than 2\*\*32"
+        PlanError, match=r"must have fewer than 2\*\*32 timesteps, but one has 4294967296"
     ):
         Bucketed(2).plan(index, seed=0, epoch=0).batch(0)

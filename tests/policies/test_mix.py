@@ -283,7 +283,7 @@ def test_a_policy_of_others_is_counted_by_its_plan():
     ours = Mix({"books": 1, "code": Part(1, Fixed(5))}, Fixed(3), by="timesteps")
     theirs = Mix({"books": 1, "code": Part(1, Fixed(5))}, ForeignPolicy(), by="timesteps")
     index = make_index(books=30, code=20)
-    assert ours._count_units(index) == theirs._count_units(index)
+    assert ours._scale_weights(index) == theirs._scale_weights(index)
 
 
 @pytest.mark.parametrize("by", ["sequences", "timesteps"])

@@ -30,6 +30,7 @@ from seqdata_testing.sharing import check_shares
 from tests.policies.mix_samples import make_index
 from tests.properties.counts import examples
 from tests.properties.noise import noisy
+from tests.samples import add_noise
 
 INDEX = make_index(en=300, de=100, nl=7)
 FIRST = [0, 300, 400, 407]
@@ -161,16 +162,23 @@ def test_a_policy_that_counts_lengths_varies_and_says_so():
     assert len(mix.plan(index, seed=0, epoch=2)) == mix.count_batches(index, seed=0, epoch=2)
 
 
+def test_batches_of_a_seed_and_epoch_are_counted_apart_from_those_of_others():
+    """One index counts them all, as in a run of several epochs; in any order of asking."""
+    rng = np.random.default_rng(0)
+    index = SequenceIndex.from_parts(
+        {name: SequenceIndex.from_lengths(rng.integers(1, 160, size=60)) for name in ("a", "b")}
+    )
+    mix = Mix({"a": 7, "b": 1}, TokenBudget(160), rows=True)
+    counts = {}
+    for seed, epoch in ((0, 0), (0, 2), (2, 0), (2, 2)):
+        counts[seed, epoch] = mix.count_batches(index, seed=seed, epoch=epoch)
+        assert counts[seed, epoch] == len(mix.plan(index, seed=seed, epoch=epoch))
+    assert counts == {(0, 0): 83, (0, 2): 84, (2, 0): 84, (2, 2): 83}
+
+
 def rows(count, seed):
     rng = np.random.default_rng(seed)
     return [{"x": np.ones(rng.integers(1, 9)), "y": number} for number in range(count)]
-
-
-def noise(sequence, rng):
-    return {**sequence, "r": np.array([rng.integers(1 << 40)])}
-
-
-noise.axes = {"r": None}
 
 
 def described(batch):
@@ -179,7 +187,7 @@ def described(batch):
 
 def test_each_row_names_its_part_and_how_often_it_came():
     data = {"en": rows(30, 1), "de": rows(5, 2)}
-    loader = Loader(data, Mix({"en": 1, "de": 1}, Fixed(4), rows=True), transform=noise)
+    loader = Loader(data, Mix({"en": 1, "de": 1}, Fixed(4), rows=True), transform=add_noise)
     seen, noises = Counter(), set()
     for _ in range(4):
         came = Counter()
@@ -264,14 +272,16 @@ def test_crops_of_a_sequence_that_is_repeated_lie_elsewhere():
 def test_ranks_workers_and_a_resume_change_nothing():
     data = {"en": rows(30, 1), "de": rows(5, 2)}
     mix = Mix({"en": 1, "de": 1}, TokenBudget(20), rows=True)
-    loader = Loader(data, mix, transform=noise, seed=2)
+    loader = Loader(data, mix, transform=add_noise, seed=2)
     whole = [described(batch) for batch in loader]
-    batches = iter(loader2 := Loader(data, mix, transform=noise, seed=2))
+    batches = iter(loader2 := Loader(data, mix, transform=add_noise, seed=2))
     first = [described(next(batches)) for _ in range(3)]
     state = json.loads(json.dumps(loader2.state_dict()))
     ranks = []
     for rank in range(2):
-        other = Loader(data, mix, transform=noise, seed=2, world=World(rank, 2), num_workers=rank)
+        other = Loader(
+            data, mix, transform=add_noise, seed=2, world=World(rank, 2), num_workers=rank
+        )
         other.load_state_dict(state)
         ranks.append([described(batch.real()) for batch in other])
         other.shutdown()

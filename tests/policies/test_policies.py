@@ -323,7 +323,7 @@ def test_plans_never_change():
 
 
 def test_plans_of_many_blocks_for_several_ranks_never_change():
-    """Golden, too: which block an item is dealt to, and how groups of blocks follow each other."""
+    """Golden, too: the block of each item, and how groups of blocks follow each other."""
     index = SequenceIndex.from_lengths((np.arange(2_000) * 7919 % 97 + 1).astype(np.uint32))
     digests = {}
     for policy in (

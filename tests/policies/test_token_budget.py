@@ -111,5 +111,5 @@ def test_costs_of_any_whole_numbers_make_the_same_plan(dtype):
 
 def test_a_cost_of_one_value_too_few_is_refused_by_the_plan():
     policy = TokenBudget(10, cost=lambda lengths_of: lengths_of["time"][1:])
-    with pytest.raises(ConfigError, match=r"what `cost` returns must be int64 \(3,\)"):
+    with pytest.raises(ConfigError, match=r"the result of `cost` must be int64 \(3,\)"):
         policy.plan(SequenceIndex.from_lengths([3, 9, 5]), seed=0, epoch=0)

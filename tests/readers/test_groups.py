@@ -149,6 +149,16 @@ def test_dates_that_go_back_within_a_group_are_refused_without_order(tmp_path, f
     assert loads(store) == {"a": [8.5, 9.5], "b": [0.5, 1.5, 2.5]}
 
 
+def test_every_column_of_dates_is_compared():
+    """One that is in order, and one that is a mixture of dates and other strings, hide no other."""
+    columns = {
+        "site": ["a", "a"], "note": ["2024-01-31", "no date"], "made": [HOURS[1], HOURS[2]],
+        "when": [HOURS[2], HOURS[1]], "load": [2.5, 1.5],
+    }  # fmt: skip
+    with pytest.raises(DecodeError, match="must be in order of time, but column 'when'"):
+        open_store(pd.DataFrame(columns), group="site")
+
+
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_dates_in_order_are_taken_as_they_are(make):
     """Dates that stay equal, such as a birthday, say nothing about the order of rows."""

@@ -87,7 +87,7 @@ def test_rows_may_lie_in_any_dimension():
     assert states.take(batch_of(1, start=[4, 0], ids=[0, 7])).tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
-def test_idle_and_filler_rows_keep_what_they_had():
+def test_idle_and_dummy_rows_keep_what_they_had():
     states = LaneStates()
     states.put(batch_of(), pair(1.0))
     states.put(batch_of(1, lengths=[4, 0]), pair(2.0))
@@ -213,7 +213,7 @@ def test_where_all_rows_are_idle_the_module_still_has_a_gradient(kind, learned):
     assert all(one.grad is not None and not one.grad.any() for one in given)
 
 
-def test_filler_of_a_rank_without_lanes_is_left_out_and_has_no_state():
+def test_dummy_rows_of_a_rank_without_lanes_is_left_out_and_has_no_state():
     module, states = module_of("lstm"), LaneStates()
     with pytest.warns(UserWarning, match="2 lanes on 4 ranks"):
         given = list(batches(RAGGED, TBPTT(2, 6), world=World(0, 4)))  # lanes 0 and 1: of 1, 3

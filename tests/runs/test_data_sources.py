@@ -19,7 +19,7 @@ DEFAULTS = {
     for name, parameter in inspect.signature(SequenceDataModule.__init__).parameters.items()
     if parameter.default is not parameter.empty
 }
-CONTEXT = RunContext(world=World(), seed=3, is_frozen=False)
+CONTEXT = RunContext(world=World(), seed=3, overfit=False)
 
 
 def make(hint=None, **options):
@@ -37,7 +37,7 @@ def test_engines_are_kept_until_the_context_is_another(tmp_path):
     assert sources.prepared_kinds == ["train", "val"]
     fingerprints = sources.list_fingerprints(["train", "val", "test"])
     assert [len(found) for found in fingerprints.values()] == [1, 2, 0]
-    other = RunContext(world=World(1, 2), seed=3, is_frozen=False, folder=tmp_path)
+    other = RunContext(world=World(1, 2), seed=3, overfit=False, folder=tmp_path)
     again = sources.prepare_engines("train", other)
     assert again[0] is not train[0]
     assert again[0].options.world == World(1, 2)
@@ -73,7 +73,7 @@ def test_evaluation_is_not_shuffled_and_a_frozen_part_neither():
     sources = make(val=DATA)
     (train,), (val,) = (sources.make_engines(kind, CONTEXT) for kind in ("train", "val"))
     assert ids_of(train) != ids_of(val)
-    frozen = RunContext(world=World(), seed=3, is_frozen=True)
+    frozen = RunContext(world=World(), seed=3, overfit=True)
     (fixed,) = sources.make_engines("train", frozen)
     assert ids_of(fixed) == ids_of(val)
     assert fixed.options.overfit
@@ -91,7 +91,7 @@ def test_the_part_of_a_mixture_evaluates_its_own_data():
 def test_an_evaluation_meets_each_sequence_once():
     sources = make(val=DATA, eval_batching=Weighted(Bucketed(2), draws=30))
     with pytest.raises(
-        ConfigError, match="`eval_batching` must play each sequence once, but draws"
+        ConfigError, match="`eval_batching` must return each sequence once, but draws"
     ):
         sources.make_engines("val", CONTEXT)
     (engine,) = make(val=DATA, batching=Weighted(Bucketed(2))).make_engines("val", CONTEXT)
@@ -107,7 +107,7 @@ def test_an_evaluation_delivers_each_row_once_whatever_the_tail_of_training(
 ):
     sources, counts, steps = make(batching=policy, tail=tail, **{kind: DATA}), {}, set()
     for rank in range(ranks):
-        context = RunContext(world=World(rank, ranks), seed=0, is_frozen=False)
+        context = RunContext(world=World(rank, ranks), seed=0, overfit=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeqDataWarning)  # 4 lanes on other ranks
             batches = list(sources.make_engines(kind, context)[0].iterate(0, 0))
@@ -121,13 +121,13 @@ def test_an_evaluation_delivers_each_row_once_whatever_the_tail_of_training(
     assert min(counts[row] for row in range(len(DATA))) > 0
 
 
-def test_an_evaluation_that_cannot_mark_filler_is_refused_and_says_what_helps():
+def test_an_evaluation_that_cannot_mark_dummy_rows_is_refused_and_says_what_helps():
     sources = make(val=DATA[:3], batching=Fixed(1), tail="drop", as_tuple=("x", "lengths"))
-    context = RunContext(world=World(0, 2), seed=0, is_frozen=False)
+    context = RunContext(world=World(0, 2), seed=0, overfit=False)
     assert sources.make_engines("train", context)[0].num_steps == 6
     match = (
         r"loader of 'val': 3 batches on 2 ranks leave 1 without one, and \('x', 'lengths'\) has no "
-        r"'weight' to mark filler rows. Add 'weight', or pass an `eval_batching` of which 2 divides"
+        r"'weight' to mark dummy rows. Add 'weight', or pass an `eval_batching` of which 2 divides"
     )
     with pytest.raises(ConfigError, match=match):
         sources.make_engines("val", context)

@@ -290,19 +290,19 @@ def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(
         RunFile.read(elsewhere)
     elsewhere.write_bytes(b"".join(changed.splitlines(keepends=True)[:-1]))
     assert RunFile.read(elsewhere).data == {"train": "/date"}
-    assert "copy.yaml: has no checksum: it is accepted, as an older or edited file" in caplog.text
+    assert "copy.yaml has no checksum; it is accepted as an older or edited file" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("data", "kind", "name", "message"),
     [
-        ({}, "val", None, "the run had no `val` data. Choose another"),
-        ({"train": "a"}, "train", "b", r"`train` has no names, but `name` is 'b'"),
+        ({}, "val", None, "must be of data that the run had, but 'val' had none. Choose another"),
+        ({"train": "a"}, "train", "b", "must be left out, since `train` has one location, but is"),
         (
             {"val": {"a": None}},
             "val",
             None,
-            "`name` must be one of a: the loc.*, but is None",
+            "`name` must be one of a, the loc.*, but is None",
         ),
         (
             {"train": 5},

@@ -13,6 +13,7 @@ from seqdata.lightning.callbacks.feedback import Feedback
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.fixed import Bucketed
 from seqdata.policies.weighted import Weighted
+from seqdata.resume_state import RunPosition
 from seqdata.runs import segment_files
 from seqdata.runs.locate_batch import ReplayRequest, remake_batch
 from seqdata.runs.replay import open_replay
@@ -175,3 +176,15 @@ def test_a_run_without_feedback_has_no_segments(tmp_path):
     with quietly():
         pl.Trainer(**QUIET, max_epochs=1, default_root_dir=".").fit(Feeding(), datamodule=data)
     assert not Path("seqdata-run-weights").exists()
+
+
+def test_a_fit_removes_the_files_of_segments_from_its_first_batch_on(tmp_path):
+    folder = tmp_path / "seqdata-run-weights"
+    folder.mkdir()
+    places = [(0, 0), (0, 8), (0, 16), (1, 0), (1, 8)]
+    for epoch, batch in places:
+        (folder / f"epoch-{epoch}-batch-{batch}.npz").touch()
+    (folder / "notes.npz").touch()
+    segment_files.SegmentFiles(tmp_path).begin_fit(RunPosition(0, 16))
+    kept = ["epoch-0-batch-0.npz", "epoch-0-batch-8.npz", "notes.npz"]
+    assert sorted(path.name for path in folder.iterdir()) == kept

@@ -42,6 +42,13 @@ def test_a_step_is_the_mean_over_the_rows_of_its_batches_and_ranks(tmp_path):
     assert table.levels.tolist() == [2.0, 5.0]  # the lower median of medians
 
 
+def test_batches_without_rows_hide_none_after_them(tmp_path):
+    batches = [(3, 0, 0, [], np.zeros(0)), (4, 0, 1, [1], [5.0]), (5, 0, 2, [2], [7.0])]
+    table = read(tmp_path, batches)
+    assert table.steps.tolist() == [4, 5]
+    assert table.values.tolist() == [5.0, 7.0]
+
+
 def test_losses_of_batches_count_once_for_each_batch(tmp_path):
     table = read(tmp_path, [(0, 0, 0, [1, 2, 3], 1.0), (0, 0, 1, [4], 3.0)])
     assert table.values.tolist() == [2.0]

@@ -105,6 +105,18 @@ def test_a_sequence_that_was_always_high_explains_less_than_one_that_is_so_now(t
     assert first.share == pytest.approx(6 / 13)
 
 
+def test_earlier_losses_are_compared_with_what_was_usual_then(tmp_path):
+    """Sequence 1 had the usual loss of the start of the run, sequence 2 is always too high."""
+    fell = [(step, 0, step, [100 + step], [10.0 if step < 300 else 1.0]) for step in range(600)]
+    for step in range(6):
+        fell[step] = (step, 0, step, [1], [10.0])
+        fell[590 + step] = (590 + step, 0, 590 + step, [2], [4.0])
+    writer = LossWriter(tmp_path, LossHeader(fit=1, rank=0, world=1, score="loss"))
+    writer.append(block_of([*fell, (600, 0, 600, [1, 2, 3], [5.0, 5.0, 1.0])]))
+    (report,) = explain(tmp_path, 600)
+    assert [suspect.id for suspect in report.suspects] == [1, 2, 3]
+
+
 def test_a_sequence_that_is_always_far_too_high_is_first_all_the_same(tmp_path):
     earlier = [(20 + i, 0, 20 + i, [1, 2], [60.0, 1.0]) for i in range(6)]
     report = by_hand(tmp_path, *earlier, (30, 0, 30, [1, 2, 3], [60.0, 3.0, 1.0]))

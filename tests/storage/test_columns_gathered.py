@@ -65,5 +65,5 @@ def test_values_that_overlap_are_not_copied_without_end(monkeypatch):
 
 
 def test_a_field_without_extents_has_no_bytes_of_that_kind():
-    with pytest.raises(ValueError, match="'t': the bytes of fields without extents are not"):
+    with pytest.raises(ValueError, match="'t': must have extents to gather its bytes, but"):
         compute_sizes(make(extents=False), np.array([0]))

@@ -91,8 +91,8 @@ def test_every_store_knows_where_its_sequences_lie(tmp_path):
     }
     for store, words in stores.items():
         assert isinstance(store, SupportsLocation)
-        assert str(store.place(2)) == words  # the file of two rows has no sequence 2
-    assert str(open_foreign(tmp_path / "p.parquet").place(1)).endswith(
+        assert str(store.locate(2)) == words  # the file of two rows has no sequence 2
+    assert str(open_foreign(tmp_path / "p.parquet").locate(1)).endswith(
         'p.parquet shard 0 ("p.parquet"), sequence 1 ("b")'
     )
 

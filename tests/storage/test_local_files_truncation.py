@@ -20,9 +20,9 @@ rows = [{"id": f"s{number}", "x": np.full(2000, number)} for number in range(40)
 write_store("data", rows, shard_bytes=100_000, progress=False)
 store = open_store("data", verify=sys.argv[1])
 name = sorted(one for one in os.listdir("data") if one.endswith(sys.argv[2]))[-1]
-print("before:", store.place(39))
+print("before:", store.locate(39))
 os.truncate(f"data/{name}", 0)
-print("after:", store.place(39))
+print("after:", store.locate(39))
 """
 
 

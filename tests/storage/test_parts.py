@@ -81,7 +81,7 @@ def test_its_title_names_the_parts():
 def test_a_place_is_that_of_the_parts_store(tmp_path):
     write_store(tmp_path / "one", [{"x": [1, 2]}])
     store = join_parts({"a": open_store([[7]]), "b": open_store(tmp_path / "one")})
-    assert store.place(1).dataset == str(tmp_path / "one")
+    assert store.locate(1).dataset == str(tmp_path / "one")
 
 
 def test_paths_and_rows_may_be_parts(tmp_path):

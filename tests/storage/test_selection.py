@@ -74,7 +74,7 @@ def test_fields_are_selected_by_their_names():
     assert list(select_names(FIELDS, ("y", "x"))) == ["y", "x"]
     with pytest.raises(ConfigError, match="at least one field must be named"):
         select_names(FIELDS, ())
-    with pytest.raises(ConfigError, match="a field must be named by text, but is 3"):
+    with pytest.raises(ConfigError, match="a field must be named by a string, but is 3"):
         select_names(FIELDS, (3,))
     with pytest.raises(UnknownNameError, match="select: no field 'z'"):
         select_names(FIELDS, ("z",))
@@ -85,8 +85,8 @@ def test_fields_are_renamed_all_at_once():
     for names, text in [
         (["x"], "names must be {'old': 'new'}"),
         ({"z": "a"}, "rename: no field 'z'"),
-        ({"x": ""}, "the new name of 'x' must be text, but is ''"),
-        ({"x": 3}, "the new name of 'x' must be text, but is 3"),
+        ({"x": ""}, "the new name of 'x' must be a string, but is ''"),
+        ({"x": 3}, "the new name of 'x' must be a string, but is 3"),
         ({"x": "y"}, "must have a name of its own, but two would be 'y'. Choose another"),
     ]:
         with pytest.raises((ConfigError, UnknownNameError), match=text):

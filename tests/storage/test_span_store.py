@@ -84,8 +84,8 @@ def test_spans_and_contexts_are_in_the_fingerprint(base):
 
 
 def test_a_span_is_located_in_its_own_store(base):
-    assert cut(base).place(2).sequence == 2
-    assert cut(base).place(4).sequence is None
+    assert cut(base).locate(2).sequence == 2
+    assert cut(base).locate(4).sequence is None
 
 
 def test_the_longest_context_is_found_below_views(base):

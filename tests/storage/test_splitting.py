@@ -266,7 +266,9 @@ def test_the_texts_of_a_sequence_that_is_not_there_are_an_error(tmp_path):
         for number in (9, -1):
             with pytest.raises(ConfigError, match=rf"must be in \[0, 9\), but is {number}"):
                 stores[kind].raw_texts(None, np.array([0, number]))
-        with pytest.raises(ConfigError, match=r"no field of texts 'level'. Choose one of id, raw,"):
+        with pytest.raises(
+            ConfigError, match=r"no field of strings 'level'. Choose one of id, raw,"
+        ):
             stores[kind].raw_texts("level", np.array([0]))
     with pytest.raises(ConfigError, match=r"must be in \[0, 5\), but is -3"):
         MemoryStore.of([[0]] * 5).raw_texts(None, np.array([1, -3]))

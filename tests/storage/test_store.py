@@ -35,14 +35,14 @@ def test_ids_places_and_raw_texts_are_of_the_same_sequences(store):
     assert store.keys(numbers) == ["s6", "s0", "s3"]
     values, offsets = store.raw_texts(None, numbers)
     assert (values.tobytes(), offsets.tolist()) == (b"s6s0s3", [0, 2, 4, 6])
-    assert [store.place(n).key for n in (6, 0, 3)] == ["s6", "s0", "s3"]
-    assert store.place(-1).sequence is store.place(7).sequence is None
+    assert [store.locate(n).key for n in (6, 0, 3)] == ["s6", "s0", "s3"]
+    assert store.locate(-1).sequence is store.locate(7).sequence is None
 
 
 def test_a_sequence_or_a_field_that_is_not_there_is_refused(store):
     with pytest.raises(ConfigError, match=r"must be in \[0, 7\), but is 7"):
         store.keys(np.array([0, 7]))
-    with pytest.raises(ConfigError, match="no field of texts 'x'"):
+    with pytest.raises(ConfigError, match="no field of strings 'x'"):
         store.raw_texts("x", np.array([0]))
     with pytest.raises(ConfigError, match="no field 'z'"):
         store.populate(0, 1, ["z"])

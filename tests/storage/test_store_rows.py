@@ -178,11 +178,14 @@ def test_exchanged_names_read_each_other():
     [
         (lambda store: store.select("x", "lable"), "select: no field 'lable'. Choose one of"),
         (lambda store: store.select("nte"), "did you mean 'note'"),
-        (lambda store: store.select(["x"]), r"must be named by text, but is \['x'\]. Write select"),
+        (
+            lambda store: store.select(["x"]),
+            r"must be named by a string, but is \['x'\]. Write select",
+        ),
         (lambda store: store.select(), "at least one field must be named"),
         (lambda store: store.rename({"nte": "a"}), "rename: no field 'nte'; did you mean 'note'"),
         (lambda store: store.rename({"x": "y"}), "but two would be 'y'. Choose another name, or"),
-        (lambda store: store.rename({"x": 3}), "the new name of 'x' must be text, but is 3"),
+        (lambda store: store.rename({"x": 3}), "the new name of 'x' must be a string, but is 3"),
         (lambda store: store.rename("x"), "names must be {'old': 'new'}, but are 'x'"),
     ],
 )
@@ -267,7 +270,7 @@ def test_what_is_not_a_sequence_store_is_wrapped_once():
 def test_ids_that_a_field_of_numbers_hides_are_left_out_with_a_warning(tmp_path):
     rows = [{"id": 7, "name": "a", "x": [1]}, {"id": 8, "name": "b", "x": [2]}]
     store = MemoryStore.of(rows, key="name")
-    with pytest.warns(SeqDataWarning, match="field 'id' does not hold texts; rename it with `ren"):
+    with pytest.warns(SeqDataWarning, match="field 'id' does not hold strings; rename it with"):
         assert [row["id"] for row in StoreSequences(store, "id")] == [7, 8]
     for number, key in ("number", "id"), ("id", "name"):  # what the warning says
         renamed = store.rename({"id": number})

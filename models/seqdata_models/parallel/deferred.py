@@ -44,7 +44,7 @@ class WeightGradients:
         self._products.setdefault(id(weight), (weight, bias, []))[2].append(pair)
 
     def take(self) -> Callable[[], None]:
-        """Return what adds the gradients of all noted weights, each by one product; note none."""
+        """Return the function that adds the gradients of all noted weights, and clear the notes."""
         products, self._products = self._products, {}
 
         def add() -> None:
@@ -65,15 +65,15 @@ class DeferredLinear:
     """A linear layer whose weight gradient waits.
 
     Args:
-        linear: Its weights are used.
-        weights: Where it waits.
+        linear: Layer whose weights are used.
+        weights: Weights in which it waits.
     """
 
     def __init__(self, linear: nn.Linear, weights: WeightGradients) -> None:
         self._linear, self._weights = linear, weights
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return what the layer returns."""
+        """Return the output of the layer."""
         return self._weights.multiply(x, self._linear.weight, self._linear.bias)
 
 
@@ -84,7 +84,7 @@ class DeferredLayer:
 
     Args:
         layer: Module of one layer, rows first; its weights are used.
-        weights: Where its gradients wait.
+        weights: Weights in which its gradients wait.
     """
 
     def __init__(self, layer: nn.RNNBase, weights: WeightGradients) -> None:

@@ -77,14 +77,14 @@ class Engine(ABC):
     """A module that is trained by the processes of a mesh as by one.
 
     Args:
-        module: Names its parts (``SupportsStages``); the same weights on every process.
-        mesh: Of processes.
+        module: Module that names its parts (``SupportsStages``); the same weights on every process.
+        mesh: Mesh of processes.
         lane_groups: Groups of rows that follow each other through the pipeline.
-        seed: Of dropout masks.
+        seed: Seed of dropout masks.
         split_backward: Whether gradients of inputs come first, and those of weights later.
 
     Attributes:
-        mesh: Of processes.
+        mesh: Mesh of processes.
         stack: The module's parts.
         weights: Keeper of the gradients of weights; None: none is kept.
         splits_weights: Whether a process steps the weights of its own stage only.
@@ -129,7 +129,7 @@ class Engine(ABC):
         Raises:
             ConfigError: If a batch is not one of seqdata.
             PeerFailedError: If another process is gone.
-            BaseException: What another process raised.
+            BaseException: The error of another process.
         """
         with self.mesh.guard():
             _check_batches(batches)
@@ -193,7 +193,7 @@ class Engine(ABC):
         As ``torch.nn.utils.clip_grad_norm_`` does in one process; all processes call it.
 
         Args:
-            max_norm: From 0.
+            max_norm: Maximum norm, from 0.
             parameters: Parameters of the model, the same on all processes; None: all.
 
         Returns:
@@ -242,7 +242,7 @@ class Engine(ABC):
         """Return once all processes are here; a warning names one that does not come.
 
         Args:
-            purpose: What they come for.
+            purpose: Purpose of the meeting, for errors.
         """
         self.mesh.at(purpose)
         self.mesh.barrier(
@@ -269,8 +269,8 @@ def sum_gradients(parameters: Sequence[nn.Parameter], mesh: Mesh, axes: Sequence
     A parameter without a gradient on any process stays without.
 
     Args:
-        parameters: The same on all processes of the axes.
-        mesh: Of processes.
+        parameters: Parameters, the same on all processes of the axes.
+        mesh: Mesh of processes.
         axes: ``data``, ``model``.
     """
     by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}

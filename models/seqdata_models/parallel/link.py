@@ -64,7 +64,7 @@ class Link:
     whose main thread does not come back after another process has failed.
 
     Attributes:
-        place: What this process does, for errors.
+        place: Role of this process, for errors.
     """
 
     def __init__(self, rank: int, world: int, timeouts: LinkTimeouts) -> None:
@@ -120,7 +120,7 @@ class Link:
 
         Args:
             key: Never set before, and not by this process.
-            event: What is waited for, for errors.
+            event: Name of the awaited event, for errors.
             rank: Rank of the process that sets it.
             patience: Seconds after which a warning names what is waited for.
 
@@ -260,7 +260,7 @@ class Link:
             self._store.set(f"seen/{self._rank}", "")  # an error is not waited for with it
 
     def _wait_for_others(self, longest: float) -> None:
-        """Return once no other process gives signs of life, or after so many seconds."""
+        """Wait until no other process gives signs of life, or for a number of seconds."""
         began = now = time.monotonic()
         seen = dict.fromkeys(range(1, self._world), (b"", began))
         with contextlib.suppress(RuntimeError):  # one has not even begun
@@ -338,7 +338,7 @@ class Progress:
     """Whether a thread that should compute gets any processor time.
 
     Args:
-        seconds: How long it may get none.
+        seconds: Maximum time without a sign of life.
     """
 
     def __init__(self, seconds: float) -> None:

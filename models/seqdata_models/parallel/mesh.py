@@ -69,8 +69,8 @@ class Mesh:
         """Make an exception in the block that of every process.
 
         Raises:
-            BaseException: What was raised here, with a note that names the place; or, where another
-                process failed first, its error.
+            BaseException: The error of this process, with a note that names the place; or
+                the error of another process that failed first.
         """
         try:
             with self.computing(is_computing=True):
@@ -112,7 +112,7 @@ class Mesh:
         """Send a tensor to a stage of this replica, without waiting.
 
         Args:
-            value: Its shape is known to the receiver.
+            value: Tensor whose shape is known to the receiver.
             position: Position of the receiver.
             kind: Values of a kind arrive in the order in which they were sent.
         """
@@ -156,9 +156,9 @@ class Mesh:
         """Return once all processes are here; errors of any are raised.
 
         Args:
-            name: What comes next, for errors.
+            name: Name of the next collective operation, for errors.
             patience: Seconds after which a warning names the process that is not here.
-            ranks: Of the processes that come; None: all. Of one name they are always the same.
+            ranks: Ranks of the participating processes, always the same for a name; None: all.
         """
         if self.world == 1:
             return
@@ -204,10 +204,10 @@ class Mesh:
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return what all stages of this replica pass, in their order; all processes call it.
+        """Return the values of all stages of this replica in order; a collective operation.
 
         Args:
-            value: Anything that pickles.
+            value: Any picklable object.
         """
         if self.size == 1:
             return [value]

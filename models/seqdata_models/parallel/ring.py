@@ -32,10 +32,10 @@ class Ring(Engine):
     with ``World(mesh.replica, mesh.data, mesh.position, mesh.size)`` reads nothing else.
 
     Args:
-        module: Names its parts (``SupportsStages``).
-        mesh: Of processes; ``mesh.size`` parts.
+        module: Module that names its parts (``SupportsStages``).
+        mesh: Mesh of processes; ``mesh.size`` parts.
         lane_groups: Groups of rows that follow each other.
-        seed: Of dropout masks.
+        seed: Seed of dropout masks.
         split_backward: Whether a part sends the gradient of its first state before it computes
             those of its weights, as ``Wavefront`` does.
 

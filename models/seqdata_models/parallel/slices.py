@@ -38,7 +38,7 @@ def split_rows(batch: SequenceBatch, groups: int) -> list[BatchPart]:
     """Return the rows of a batch in contiguous groups, as equal as can be; empty ones are left out.
 
     Args:
-        batch: Of r rows.
+        batch: Batch of r rows.
         groups: Number of groups.
     """
     batch = batch.as_layout("padded")
@@ -54,8 +54,8 @@ def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
     empty parts.
 
     Args:
-        part: Of whole rows, or of rows of which the loader has read this part only.
-        number: From 0.
+        part: Batch of whole rows, or of the time parts that the loader has read.
+        number: Index from 0.
         parts: Number of parts.
 
     Raises:

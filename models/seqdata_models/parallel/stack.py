@@ -42,7 +42,7 @@ class SupportsStages(Protocol):
         ...
 
     def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
-        """Return what the first part takes, (r, T, ...)."""
+        """Return the input of the first part, (r, T, ...)."""
         ...
 
     def parallel_nll(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
@@ -50,7 +50,7 @@ class SupportsStages(Protocol):
 
         Args:
             outputs: Outputs of the last part, (r, T, ...).
-            batch: The same rows.
+            batch: The batch of the same rows.
         """
         ...
 
@@ -60,12 +60,12 @@ class Step:
     """One part of a stack, or one layer of its recurrent part.
 
     Attributes:
-        module: What runs; a layer shares its weights with the recurrent part that it is cut from.
+        module: Module to run; a layer shares its weights with the recurrent module it is cut from.
             Of a dropout, the module whose mode decides.
         number: In the stack.
         layer: Layer of the recurrent part; None: another part.
-        drop: Share of activations that are dropped; 0: this is not a dropout.
-        deferred: What runs in its place, if weight gradients wait.
+        drop: Fraction of activations that are dropped; 0: this is not a dropout.
+        deferred: Module that runs in its place, if weight gradients wait.
     """
 
     module: nn.Module
@@ -84,8 +84,8 @@ class Stack:
     """The parts of a module as steps, and how to run them.
 
     Args:
-        module: Names its parts.
-        seed: Of the dropout masks. Each is drawn for (seed, epoch, batch, step, lane or row), so
+        module: Module that names its parts.
+        seed: Seed of dropout masks. Each is drawn for (seed, epoch, batch, step, lane or row), so
             that it is the same however the stack, rows and timesteps are split.
         weights: Keeper of the gradients of layers' weights; None: none is kept.
 
@@ -137,7 +137,7 @@ class Stack:
         return weight
 
     def make_zeros(self, rows: int, layers: int | None = None) -> State:
-        """Return states of zeros: (layers, rows, size) of the output, of an LSTM's cell, too."""
+        """Return states of zeros: (layers, rows, size) of the output, and of an LSTM's cell."""
         layers = self.rnn.num_layers if layers is None else layers
         weight = self.weight
         output = self.rnn.proj_size or self.rnn.hidden_size
@@ -176,7 +176,7 @@ class Stack:
 
         Args:
             steps: Consecutive.
-            part: Its rows and timesteps.
+            part: Rows and timesteps.
             x: (r, T, ...).
             states: Layer -> its state (1, r, size) at the part's first timestep; None: zeros.
 
@@ -195,7 +195,7 @@ class Stack:
         return x, ends
 
     def inputs(self, batch: SequenceBatch) -> Tensor:
-        """Return what the first step takes, (r, T, ...)."""
+        """Return the input of the first step, (r, T, ...)."""
         x: Tensor = self.module.parallel_inputs(batch)
         return x
 

@@ -62,7 +62,7 @@ class Stage:
 
     Attributes:
         layers: Numbers of its recurrent layers: [first, stop).
-        lanes: As given.
+        lanes: The argument.
     """
 
     def __init__(self, stack: Stack, steps: Sequence[Step], lanes: LaneStates | None) -> None:
@@ -75,7 +75,7 @@ class Stage:
         """Run an item, after all that come before it.
 
         Args:
-            item: Its rows continue from the states that the chunk before has left.
+            item: Item whose rows continue from the states of the chunk before.
             x: (r, T, ...).
 
         Returns:
@@ -99,7 +99,7 @@ class Stage:
         """Return an empty tensor for what the stage before sends, (r, T, size).
 
         Args:
-            part: Of r rows.
+            part: Batch of r rows.
             width: T; None: that of the part.
         """
         layer: Any = self._steps[0].module

@@ -41,9 +41,9 @@ class ParallelStrategy(DDPStrategy):
         data: Replicas; None: as many as the devices allow.
         lane_groups: Groups of rows that follow each other.
         split_backward: Whether gradients of weights are computed later than those of inputs.
-        seed: Of dropout masks.
+        seed: Seed of dropout masks.
         timeouts: Bounds on the time that processes wait for each other.
-        options: Of ``DDPStrategy``: ``timeout``, ``process_group_backend``, ...
+        options: Options of ``DDPStrategy``: ``timeout``, ``process_group_backend``, ...
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class ParallelStrategy(DDPStrategy):
             )
 
     def check_update(self, batches: int) -> None:
-        """Return if an update may have so many batches: here, any number."""
+        """Do nothing: an update may have any number of batches."""
 
     @abstractmethod
     def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
-        """Return what trains the module."""
+        """Return the engine that trains the module."""
 
     def configure_ddp(self) -> None:
         """Broadcast rank 0's weights, and make the engine; nothing is wrapped."""
@@ -264,14 +264,14 @@ class WavefrontStrategy(ParallelStrategy):
         data: Replicas, for a mesh of data x stages; None: as many as the devices allow.
         engine: ``seqdata`` takes batches of any shape; ``torch`` runs the schedules of
             ``torch.distributed.pipelining``, for micro-batches of equal numbers of rows.
-        schedule: Of torch's engine: ``GPipe``, ``1F1B``, or ``ZBV``, which needs two layers or more
-            for each process.
+        schedule: Schedule of torch's engine: ``GPipe``, ``1F1B``, or ``ZBV``, which needs two
+            layers or more for each process.
         split_backward: Whether a stage sends the gradient of its inputs before it computes those
             of its weights, where it would stand idle; cells are ours then, slower than torch's.
             ``ZBV`` always does.
-        seed: Of dropout masks.
+        seed: Seed of dropout masks.
         timeouts: Bounds on the time that processes wait for each other.
-        options: Of ``DDPStrategy``.
+        options: Options of ``DDPStrategy``.
 
     Raises:
         ConfigError: If the engine or schedule is unknown.
@@ -332,7 +332,7 @@ class WavefrontStrategy(ParallelStrategy):
             )
 
     def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
-        """Return what trains the module."""
+        """Return the engine that trains the module."""
         if self.engine_name == "torch":
             return TorchWavefront(
                 module, mesh, self.lane_groups, schedule=self.schedule, seed=self._seed
@@ -355,9 +355,9 @@ class RingStrategy(ParallelStrategy):
         split_backward: As of ``WavefrontStrategy``.
         whole_rows: Whether each process reads whole rows, and cuts out its part: for transforms
             that need them.
-        seed: Of dropout masks.
+        seed: Seed of dropout masks.
         timeouts: Bounds on the time that processes wait for each other.
-        options: Of ``DDPStrategy``.
+        options: Options of ``DDPStrategy``.
 
     Examples:
         Trainer(devices=2, strategy=RingStrategy(2, lane_groups=4))
@@ -387,7 +387,7 @@ class RingStrategy(ParallelStrategy):
         return (0, 1) if self.whole_rows else (self.global_rank % self.size, self.size)
 
     def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
-        """Return what trains the module."""
+        """Return the engine that trains the module."""
         return Ring(
             module, mesh, self.lane_groups, seed=self._seed, split_backward=self.split_backward
         )

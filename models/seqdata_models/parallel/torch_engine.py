@@ -36,12 +36,12 @@ class TorchWavefront(Wavefront):
     of rows; shorter ones are padded in time where they are sent.
 
     Args:
-        module: Names its parts (``SupportsStages``).
-        mesh: Of processes; ``mesh.size`` stages, with ``ZBV`` twice as many.
+        module: Module that names its parts (``SupportsStages``).
+        mesh: Mesh of processes; ``mesh.size`` stages, with ``ZBV`` twice as many.
         lane_groups: Groups of rows of each chunk that follow each other.
         schedule: ``GPipe``, ``1F1B``, or ``ZBV``, in which a process has the stages s and
             2 S - 1 - s, and weight gradients wait (``split_backward``).
-        seed: Of dropout masks.
+        seed: Seed of dropout masks.
 
     Raises:
         ConfigError: If the schedule is unknown, or there is one process only.
@@ -173,7 +173,7 @@ class TorchWavefront(Wavefront):
         Args:
             stage: Stage of this process.
             number: Number of the micro-batch in its update.
-            x: (r, width, size) of the stage before; of the first stage, whatever torch passes.
+            x: (r, width, size) of the stage before; of the first stage, a placeholder of torch.
             width: Timesteps that are sent; None: this is the first stage.
 
         Returns:
@@ -202,7 +202,7 @@ class _StageModule(nn.Module):
         self._is_last = number == len(engine.stages) - 1
 
     def forward(self, x: Tensor, number: Tensor) -> Tensor:
-        """Return what the next stage takes, (r, width, size)."""
+        """Return the input of the next stage, (r, width, size)."""
         (engine,) = self._engine
         width = None if self._is_first else self._width
         out = engine.run_item(self._stage, int(number), x, width)

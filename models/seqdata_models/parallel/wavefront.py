@@ -30,10 +30,10 @@ class Wavefront(Engine):
     stale until ``synchronize``.
 
     Args:
-        module: Names its parts (``SupportsStages``).
-        mesh: Of processes; ``mesh.size`` stages.
+        module: Module that names its parts (``SupportsStages``).
+        mesh: Mesh of processes; ``mesh.size`` stages.
         lane_groups: Groups of rows of each chunk that follow each other.
-        seed: Of dropout masks.
+        seed: Seed of dropout masks.
         split_backward: Whether a stage sends the gradient of its inputs before it computes those
             of its weights, where it would stand idle: N S / (N + (S - 1) / 3) at best. The cells
             are ours then, slower than torch's.

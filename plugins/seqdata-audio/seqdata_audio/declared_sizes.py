@@ -39,11 +39,11 @@ class _Chunks:
     """Chunks of a kind of file.
 
     Attributes:
-        first: Where the first one begins.
+        first: Position of the first chunk.
         name: Bytes of a name.
         size: The struct of a size.
-        is_inclusive: Whether a size counts the chunk's name and size, too.
-        multiple: A chunk begins at a multiple of so many bytes.
+        is_inclusive: Whether a size includes the chunk's name and size.
+        multiple: Alignment of chunks in bytes.
     """
 
     first: int

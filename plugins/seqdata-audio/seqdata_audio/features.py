@@ -36,8 +36,8 @@ class LogMel:
         n_fft: Samples of a window, and of its Fourier transform.
         hop_length: Samples from one frame to the next.
         win_length: Samples of the window, in the middle of ``n_fft``; None: all of them.
-        fmin: Where the first band begins, Hz.
-        fmax: Where the last band ends, Hz; None: half of the rate.
+        fmin: Lower frequency of the first band, Hz.
+        fmax: Upper frequency of the last band, Hz; None: half of the rate.
         center: Whether frame ``t`` is around sample ``t * hop_length``, with zeros beyond both
             ends; else it begins there.
         htk: Whether mels are HTK's (torchaudio's default), else Slaney's.
@@ -96,7 +96,7 @@ class LogMel:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def lengths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the frames of sequences of so many samples; 0 of one without samples."""
+        """Return the number of frames of sequences, by their samples; 0 without samples."""
         padding = 2 * (self.n_fft // 2) if self.center else 0
         frames = 1 + (lengths + padding - self.n_fft) // self.hop_length
         return np.where(lengths > 0, np.maximum(frames, 0), 0)

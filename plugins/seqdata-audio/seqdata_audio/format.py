@@ -28,7 +28,7 @@ class Audio:
 
     Args:
         dtype: None: as stored. ``"float32"``, ``"float64"``: all files are decoded to it, in
-            [-1, 1], whatever each holds.
+            [-1, 1], for any stored format.
         allow_empty: Whether a file may hold no samples; it is then a sequence of length 0.
 
     Examples:
@@ -57,7 +57,7 @@ class Audio:
         check_flags("Audio", allow_empty=self.allow_empty)
 
     def index(self, file: RandomAccessFile) -> FileIndex:
-        """Return where the samples of a file lie.
+        """Return the positions of the samples of a file.
 
         Raises:
             DataError: If it is not a whole audio file.

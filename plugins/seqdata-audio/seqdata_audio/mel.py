@@ -22,8 +22,8 @@ def mel_filters(
         rate: Samples per second.
         n_fft: Samples of a window.
         n_mels: Filters.
-        low: Where the first filter begins, Hz.
-        high: Where the last one ends, Hz.
+        low: Lower frequency of the first filter, Hz.
+        high: Upper frequency of the last filter, Hz.
         htk: Whether mels are HTK's, else Slaney's.
         normalized: Whether filters have the same area, else the same height.
     """

@@ -1,4 +1,4 @@
-"""MPEG audio whose header does not say how many samples it has: its frames are counted.
+"""MPEG audio without a number of samples in its header: frames are counted.
 
 ``lame -t``, streams and speech services write no Xing or Info frame. libsndfile then guesses a
 length from the size of the first frame, and reads no further.
@@ -33,7 +33,7 @@ class MpegFrames:
     Attributes:
         begin: The first byte of the first one.
         end: One past the last.
-        count: How many there are.
+        count: Number of frames.
         samples: Timesteps of each.
         longest: Bytes of the longest one.
     """
@@ -65,7 +65,7 @@ class MpegFrames:
 
 
 def count_frames(content: bytes) -> MpegFrames | None:
-    """Return the frames of a file; None if a Xing or Info frame says how many there are.
+    """Return the frames of a file; None if a Xing or Info frame has their number.
 
     Raises:
         ValueError: If it has other frames than that says, other bytes among them, frames of
@@ -203,7 +203,7 @@ def _walk(content: bytes, begin: int, kind: _Kind, *, is_counted: bool) -> MpegF
 
 
 def _check_tail(content: bytes, at: int, kind: _Kind) -> None:
-    """Raise if what follows the last frame is neither a tag nor empty."""
+    """Raise if the bytes after the last frame are not a tag."""
     tail = content[at:]
     if not tail.strip(b"\0") or tail.lstrip(b"\0").startswith(_TAGS):
         return

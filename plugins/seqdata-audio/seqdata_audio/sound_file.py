@@ -80,7 +80,7 @@ def read_wav(file: Readable) -> WavHeader | None:
 
 
 def read_info(file: Readable) -> SoundInfo:
-    """Return what a file holds.
+    """Return the description of a file.
 
     Raises:
         ValueError: If it is not a whole file that libsndfile reads, or its header does not say how
@@ -149,7 +149,7 @@ def make_broken_error(file: Readable, problem: str) -> DataError:
 
 
 def _take_compressed(content: bytes, wav: WavHeader) -> bytes:
-    """Return what libsndfile decodes of a compressed WAV file: it asks for a true size."""
+    """Return the samples of a compressed WAV file, decoded by libsndfile with the true size."""
     if wav.tag in _WAV_OF_MPEG:
         return content[wav.begin : wav.end]
     if not wav.is_stream:

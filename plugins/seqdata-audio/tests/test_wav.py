@@ -155,7 +155,10 @@ def test_a_size_that_is_no_streams_is_that_of_a_file_that_was_cut_off(made, size
     short = made.riff(fmt, made.chunk(b"data", SAMPLES, size=size))
     for riff_size in (len(short) - 8, 36 + size & 0xFFFFFFFE):
         content = short[:4] + struct.pack("<I", riff_size) + short[8:]
-        assert f"says {size} bytes of samples, but 24 are there" in refused(made, content)
+        assert (
+            f"must hold {size} bytes of samples by its header, but holds 24: it was cut off"
+            in refused(made, content)
+        )
 
 
 @pytest.mark.parametrize("name", [b"LIST", b"id3 ", b"_PMX"])
@@ -236,9 +239,9 @@ def test_samples_behind_those_that_are_declared_are_not_lost(made):
     samples = np.random.default_rng(0).integers(-9000, 9000, 1000).astype("<i2").tobytes()
     fmt = made.chunk(b"fmt ", made.layout())
     short = made.riff(fmt, made.chunk(b"data", samples, size=2000 ^ 512))
-    assert "but what follows is" in refused(made, short)
+    assert "must have another kind of chunk after its samples" in refused(made, short)
     twice = made.riff(fmt, made.chunk(b"data", SAMPLES), made.chunk(b"data", SAMPLES))
-    assert "b'data' and not another kind of chunk" in refused(made, twice)
+    assert "by its header, but has b'data'" in refused(made, twice)
     noted = made.riff(fmt, made.chunk(b"data", SAMPLES), made.chunk(b"LIST", b"abcd"))
     assert WavHeader.read(made.bytes(noted)).frames == 12
     assert WavHeader.read(made.bytes(noted + bytes(64))).frames == 12  # after what RIFF declares

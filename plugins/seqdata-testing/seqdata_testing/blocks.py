@@ -19,8 +19,8 @@ class SmallBlocks:
 
     Args:
         policy: The policy.
-        max_block: Most items that are planned as one block, instead of 2^18. Policies that cut
-            every few rows need at least 64 batches in a block all the same.
+        max_block: Maximum number of items that are planned as one block, instead of 2^18. Policies
+            that cut every few rows still need at least 64 batches in a block.
         worst_first: Whether epoch 0 begins with the most expensive batch.
     """
 
@@ -44,7 +44,7 @@ class SmallBlocks:
         return getattr(self.policy, "balance_ranks", None)
 
     def for_ranks(self, ranks: int) -> SmallBlocks:
-        """Return the policy for steps of so many ranks."""
+        """Return the policy balanced for a number of ranks."""
         return replace(self, policy=self.policy.for_ranks(ranks))
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:

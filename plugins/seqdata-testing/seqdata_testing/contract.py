@@ -64,7 +64,7 @@ class StoreContract:
         check_description(self.make(tmp_path, self.sequences), self.sequences)
 
     def test_any_spans_read_as_they_were_written(self, tmp_path: Path) -> None:
-        """Only the timesteps asked for, in any order, with repeats."""
+        """Only the requested timesteps are read, in any order, with repeats."""
         check_reads(self.make(tmp_path, self.sequences), self.sequences)
 
     def test_raw_texts_are_those_that_are_read(self, tmp_path: Path) -> None:

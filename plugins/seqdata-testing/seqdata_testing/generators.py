@@ -184,7 +184,7 @@ def tbptt_policies(draw: DrawFn) -> TBPTT:
 
 
 def lane_policies() -> SearchStrategy[FewLanes | TBPTT]:
-    """Draw a policy that deals by rows, with 1 to 20 lanes."""
+    """Draw a policy with 1 to 20 lanes."""
     few = st.builds(FewLanes, st.integers(1, 20), st.integers(1, 12))
     return st.one_of(few, tbptt_policies(), tbptt_policies())
 
@@ -195,8 +195,8 @@ def cases(draw: DrawFn, most: int = MOST_SEQUENCES, *, windows: bool = False) ->
 
     Args:
         draw: Given by hypothesis.
-        most: Most sequences.
-        windows: Whether plans that do not cover the sequences are drawn, too.
+        most: Maximum number of sequences.
+        windows: Whether plans that do not cover the sequences are drawn as well.
     """
     size = draw(world_sizes())
     kinds = (policies(), block_policies(), lane_policies(), packed_policies(), window_policies())

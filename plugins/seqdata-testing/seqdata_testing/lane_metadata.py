@@ -23,7 +23,7 @@ def check_heads(plan: Plan, size: int = 1) -> None:
     """Check that resets, context and counts of all ranks' batches are those of the plan.
 
     Args:
-        plan: A plan dealt by rows.
+        plan: A plan with lanes.
         size: Ranks.
 
     Raises:

@@ -26,7 +26,7 @@ class FewLanes:
 
     Args:
         lanes: Number of lanes.
-        chunk: Most timesteps of a row.
+        chunk: Maximum number of timesteps of a row.
         axis: The axis that is planned on.
     """
 
@@ -67,7 +67,7 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
     timestep.
 
     Args:
-        plan: A plan dealt by rows.
+        plan: A plan with lanes.
         index: Index that it was planned over.
         axis: The axis that was planned on.
 
@@ -107,7 +107,7 @@ class _Lane:
         name: For messages.
         lengths: int64 (n,), of the sequences.
         plan: Plan that is read.
-        rows: What it read, a list of spans per row.
+        rows: Spans that were read, a list per row.
         scored: Timesteps that are not context.
     """
 

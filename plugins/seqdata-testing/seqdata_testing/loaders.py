@@ -26,7 +26,7 @@ def check_content(make: Make, store: Store, *, size: int = 1, axis: str = "time"
     """Check that each row holds what the store has there, and padding is zero.
 
     Args:
-        make: Makes the loader of a rank, without transform or shift.
+        make: Returns the loader of a rank, without transform or shift.
         store: The base store.
         size: World size.
         axis: The axis that is planned on.
@@ -103,10 +103,10 @@ def check_totals(make: Make, size: int) -> None:
 
 
 def check_lane_flags(make: Make, size: int) -> None:
-    """Check that lanes say where a sequence begins, and where a row is idle or filler (I6).
+    """Check that lanes say where a sequence begins, and where a row is idle or a dummy (I6).
 
     Args:
-        make: Makes the loader of a rank, over a plan with lanes that carries no state over ends.
+        make: Returns the loader of a rank, over a plan with lanes that carries no state over ends.
         size: World size.
 
     Raises:
@@ -135,7 +135,7 @@ def check_resumes(make: Make, size: int, cuts: Sequence[int], *, epoch: int = 0)
     """Check that new loaders continue exactly where others were left (I4).
 
     Args:
-        make: Makes the loader of a rank.
+        make: Returns the loader of a rank.
         size: World size.
         cuts: Rising numbers of steps after which all loaders are thrown away; the state goes
             through JSON.
@@ -171,7 +171,7 @@ def check_changing_worlds(make: Make, legs: Sequence[tuple[int, int]]) -> None:
     """Check that worlds that take over from each other deliver each row once, in order (I5).
 
     Args:
-        make: Makes the loader of a rank.
+        make: Returns the loader of a rank.
         legs: World size, and steps it plays; the last one plays to the end.
 
     Raises:

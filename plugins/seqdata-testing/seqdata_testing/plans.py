@@ -191,7 +191,7 @@ def _check_coverage(
 
 
 def _find_scored(plan: Plan) -> NDArray[np.int64]:
-    """Return what is scored of all spans that hold a timestep, int64 (n, 3)."""
+    """Return the scored timesteps of all spans that have any, int64 (n, 3)."""
     if not plan.carry:
         spans = plan.spans
         spans = spans[spans[:, 1] < spans[:, 2]]

@@ -21,7 +21,7 @@ class LoaderLike(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was delivered."""
+        """Return the delivered batches."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     Attributes:
         epoch: Epoch of the batch.
         number: Batch of the plan.
-        lane: Its lane; -1 without lanes.
+        lane: Lane of the row; -1 without lanes.
         id: Base number of its sequence.
         start: First timestep.
         length: Timesteps.
@@ -81,7 +81,7 @@ class LoaderFactory:
         policy: Policy that batches epochs.
         seed: Seed of the order.
         tail: Treatment of ranks without a batch in the last step.
-        prefetch: How far a thread reads ahead; 0: no thread.
+        prefetch: Number of groups that a thread reads ahead; 0: no thread.
     """
 
     store: Store

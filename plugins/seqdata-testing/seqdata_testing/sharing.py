@@ -110,7 +110,7 @@ def check_order(played: SimulatedShare) -> None:
                 "must have the same"
             )
     if not plan.lanes:
-        _check_fillers(plan, played.steps)
+        _check_dummy_rows(plan, played.steps)
 
 
 def check_exactly_once(played: SimulatedShare) -> None:
@@ -159,7 +159,7 @@ def check_totals(played: SimulatedShare) -> None:
             if totals != due:
                 raise ConformanceError(
                     f"share: totals from step {mine.first_step + low} to {mine.first_step + high} "
-                    f"on {played.size} ranks are {totals}, but must be {due}: no filler, no "
+                    f"on {played.size} ranks are {totals}, but must be {due}: no dummy row, no "
                     "context counts"
                 )
 
@@ -256,28 +256,28 @@ def _agreed_position(ranks: Sequence[RankPlan], step: int) -> int:
     return int(json.loads(states.pop())["position"])
 
 
-def _check_fillers(plan: Plan, played: Sequence[Sequence[Step]]) -> None:
+def _check_dummy_rows(plan: Plan, played: Sequence[Sequence[Step]]) -> None:
     for steps in played:
-        filler_seen = False
+        dummy_seen = False
         for rank, step in enumerate(steps):
             if step.weights.any():
                 declared = plan.row_weights([step.number])
                 due = np.ones(len(step.weights)) if declared is None else declared
-                if filler_seen or not np.array_equal(step.weights, due) or step.lanes is not None:
+                if dummy_seen or not np.array_equal(step.weights, due) or step.lanes is not None:
                     weights = "all 1" if declared is None else str(declared.tolist())
                     raise ConformanceError(
                         f"share: batch {step.number} on rank {rank} has weights "
-                        f"{step.weights.tolist()}, but must be {weights}, before any filler, "
+                        f"{step.weights.tolist()}, but must be {weights}, before any dummy rows, "
                         "without lanes"
                     )
                 continue
-            filler_seen = True
+            dummy_seen = True
             head = plan.batch(steps[0].number)
             stop = 1 if head.rows is None else int(head.rows[1])
             is_same = np.array_equal(step.spans, head.spans[:stop])
             if not (is_same and step.number == steps[0].number and len(step.weights) == 1):
                 raise ConformanceError(
-                    f"share: the filler of rank {rank} is {step.spans.tolist()} of batch "
+                    f"share: the dummy row of rank {rank} is {step.spans.tolist()} of batch "
                     f"{step.number}, but must be row 0 of batch {steps[0].number}, with one "
                     "weight 0"
                 )

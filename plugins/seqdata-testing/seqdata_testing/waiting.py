@@ -21,7 +21,7 @@ _LOADS = Path("/proc/loadavg")
 
 
 def slowness() -> float:
-    """Return how many times longer than on an idle machine work takes now, at least 1.
+    """Return the current slowdown compared with an idle machine, at least 1.
 
     That is the number of processes that want to run per processor, on average over the last minute
     or at this moment, whichever is more.
@@ -32,7 +32,7 @@ def slowness() -> float:
 
 
 def patient(seconds: float = 60.0) -> float:
-    """Return what a bound of so many seconds of an idle machine is on this one now."""
+    """Return a bound in seconds of an idle machine, adapted to the current load."""
     return seconds * slowness()
 
 

@@ -42,7 +42,7 @@ class Tokens(FileFormat):
     dolma's ``.npy``). A name that ends as Megatron's do (``_document.bin``) has lost its ``.idx``.
 
     Args:
-        dtype: Of a file that does not say it: a NumPy dtype, little-endian unless it says otherwise
+        dtype: Dtype of a file without one: a NumPy dtype, little-endian unless it says otherwise
             (``">u2"``).
 
     Raises:
@@ -57,7 +57,7 @@ class Tokens(FileFormat):
         _parse_dtype(self.dtype)
 
     def index(self, file: RandomAccessFile) -> FileIndex:
-        """Return where the tokens of each document lie.
+        """Return the positions of the tokens of each document.
 
         Raises:
             ValueError: If both files do not fit each other, or the ``.idx`` is none or is lost.
@@ -75,7 +75,7 @@ class Tokens(FileFormat):
 def _plain_offsets(
     file: RandomAccessFile, dtype: np.dtype[np.generic]
 ) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
-    """Return where tokens of a file without ``.idx`` begin and end, int64 (2,), and the dtype.
+    """Return start and end of the tokens of a file without ``.idx``, int64 (2,), and the dtype.
 
     Args:
         file: The file.
@@ -147,7 +147,7 @@ def _parse_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
-    """Return where documents begin in bytes, int64 (documents+1,), and the dtype of tokens."""
+    """Return the offsets of documents in bytes, int64 (documents+1,), and the dtype of tokens."""
     if content.startswith(_LEGACY_MAGIC):
         raise ValueError(
             "its .idx is of fairseq's older form (TNTIDX), which is not read. Write both files "
@@ -188,14 +188,14 @@ def _is_of_fairseq(content: bytes) -> bool:
 
 
 def _sentence_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
-    """Return where sentences begin in bytes, int64 (sentences+1,), and the dtype of tokens."""
+    """Return the offsets of sentences in bytes, int64 (sentences+1,), and the dtype of tokens."""
     _, _, code, sentences = _FAIRSEQ_HEAD.unpack_from(content)
     dtype = np.dtype(_FAIRSEQ_DTYPES[code])
     return _sequence_offsets(content, _FAIRSEQ_HEAD.size, sentences, dtype.itemsize), dtype
 
 
 def _sequence_offsets(content: bytes, at: int, count: int, itemsize: int) -> NDArray[np.int64]:
-    """Return where sequences begin in bytes, int64 (count+1,), from their sizes and places."""
+    """Return the offsets of sequences in bytes, int64 (count+1,), from sizes and positions."""
     sizes = np.frombuffer(content, "<i4", count, at).astype(np.int64)
     begins = np.frombuffer(content, "<i8", count, at + 4 * count)
     offsets = np.concatenate(([0], np.cumsum(sizes * itemsize)))

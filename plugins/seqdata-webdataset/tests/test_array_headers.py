@@ -220,7 +220,7 @@ REFUSED = {
     "no samples": (riff(chunk(b"fmt ", FMT)), "must have a chunk 'data', but has none"),
     "cut off": (
         riff(chunk(b"fmt ", FMT), b"data\x09\0\0\0" + b"123"),
-        "says 9 bytes of samples, but 3 are there",
+        "must hold 9 bytes of samples by its header, but holds 3",
     ),
     "part of a frame": (
         riff(chunk(b"fmt ", FMT), chunk(b"data", b"123")),
@@ -228,7 +228,7 @@ REFUSED = {
     ),
     "too small": (
         riff(chunk(b"fmt ", FMT), b"data\x08\0\0\0", bytes(80)),
-        "says that its samples end at byte 52 of 124, but what follows is",
+        "samples, which end at byte 52 of 124 by its header, but has",
     ),
 }
 

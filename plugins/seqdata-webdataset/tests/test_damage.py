@@ -153,7 +153,7 @@ def test_verify_tells_damage_of_no_consequence(folder):
 def test_verify_refuses_a_shard_that_there_is_not(folder):
     code, told = verify(folder, "--shard", "7")
     assert code == 2
-    assert "the shard must be in [0, 3), but is 7. Choose another number" in told
+    assert "the shard must be in [0, 3), but is 7. Choose another index" in told
 
 
 def test_verify_reads_the_structure_where_there_is_no_index(folder):

@@ -240,16 +240,16 @@ def test_views_and_splits_work(folder):
     assert len(split(store, {"a": 0.5, "b": 0.5}, by="txt")["a"])
     assert store.where(store.lengths > 3).lengths.min() > 3
     assert store.take([3, 3]).lengths.tolist() == [store.lengths[3]] * 2
-    with pytest.raises(ConfigError, match=r"no field of texts 'cls'. Choose one of json, txt"):
+    with pytest.raises(ConfigError, match=r"no field of strings 'cls'. Choose one of json, txt"):
         store.raw_texts("cls", np.array([0]))
 
 
 def test_errors_name_the_place(folder):
     store = open_webdataset(folder)
-    place = store.place(12)
+    place = store.locate(12)
     assert str(place).endswith('shard 1 ("x-001.tar"), sequence 12 ("dir/u12")')
     assert place.remedy == f"seqdata verify {folder} --shard 1"
-    assert str(store.place(99)) == str(folder)
+    assert str(store.locate(99)) == str(folder)
 
 
 def test_an_old_store_is_reopened_in_another_process(folder):

@@ -100,7 +100,7 @@ def test_tags_behind_sound_are_not_samples(npy, opened):
 def test_sound_whose_header_says_too_few_samples_is_refused(npy, opened):
     short = wav(SOUND[2].tobytes())
     members_ = members(npy, ("wav", [short[:40] + b"\x08\0\0\0" + short[44:]] * 3))
-    with pytest.raises(DecodeError, match="says that its samples end at byte 52 of"):
+    with pytest.raises(DecodeError, match="after its samples, which end at byte 52 of"):
         opened(members_)
 
 

@@ -1,1 +1,1 @@
-"""The checks of ``seqdata doctor``, one file per subject."""
+"""Checks of ``seqdata doctor``, one file per subject."""

@@ -20,13 +20,13 @@ from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import redact_secrets, split_url
 
 _SAMPLE_SEQUENCES = 16  # sequences that are read
-_SAMPLE_TIMESTEPS = 4_096  # at most, of each
+_SAMPLE_TIMESTEPS = 4_096  # most timesteps of each
 
 
 def open_checked(
     location: str, backend: str | None = None
 ) -> tuple[Store | None, list[DoctorFinding]]:
-    """Return the opened data set, or None if it cannot be opened; add what was found."""
+    """Open a data set; return it, or None if it cannot be opened, and the findings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SeqDataWarning)
         try:
@@ -48,7 +48,7 @@ def open_checked(
 
 
 def check_data(location: str, store: Store) -> Iterator[DoctorFinding]:
-    """Yield what is found about an opened data set."""
+    """Yield findings about an opened data set."""
     count, shards = len(store), len(store.shards)
     summary = f"{count:,} sequences in {shards:,} shard{'s' if shards != 1 else ''}"
     yield DoctorFinding(
@@ -89,7 +89,7 @@ def _check_versions(location: str, store: Store) -> DoctorFinding:
 
 
 def check_lengths(location: str, axis: str, lengths: Any) -> DoctorFinding:
-    """Yield whether the lengths along an axis can be used in a plan."""
+    """Return a finding about the lengths along an axis: whether a plan can use them."""
     name = f"lengths of {axis!r}"
     dtype = np.asarray(lengths[:1]).dtype
     longest = int(lengths.max()) if len(lengths) else 0

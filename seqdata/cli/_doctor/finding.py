@@ -1,28 +1,33 @@
-"""The result of one check, and what to do about it."""
+"""Result of a check, and its remedy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 FindingState = Literal["ok", "note", "warn", "bad"]
-"""``note`` is worth knowing, ``warn`` costs time or surprises, ``bad`` fails or is wrong."""
+"""Severity: ``note`` informs, ``warn`` costs time or surprises, ``bad`` fails or is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """The result of one check.
+    """Result of a check.
 
     Attributes:
-        place: ``machine``, ``software``, a location or a run file.
-        name: What was checked.
-        state: How serious it is.
-        seen: What was found.
-        fix: What to do; empty where there is nothing to do.
+        subject: ``machine``, ``software``, a location or a run file.
+        name: Name of the check.
+        state: Severity of the result.
+        seen: The observation.
+        fix: Remedy; empty if none is needed.
     """
 
-    place: str
+    subject: str
     name: str
     state: FindingState
     seen: str
     fix: str = ""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the finding as plain data, with the subject as ``place``."""
+        plain = asdict(self)
+        return {"place": plain.pop("subject"), **plain}

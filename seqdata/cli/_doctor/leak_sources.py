@@ -1,7 +1,7 @@
 """Sources of ``seqdata doctor --leaks``: the parts of a run, and the statistics it uses.
 
-A run file names both. Any other YAML file names parts by path, as the data of LightningCLI does, or
-the split that makes them; and files of statistics.
+A run file names both. Another YAML file names parts by path, as the data of LightningCLI does, or
+the split that makes them, and files of statistics.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _KEYS = (*KINDS, "predict", "split", "statistics", "stats", "by", "time")
 
 @dataclass(frozen=True, slots=True)
 class LeakSources:
-    """Parts, statistics, and what to look at.
+    """Parts and statistics to check.
 
     Attributes:
         parts: Name -> store: ``train``, ``val``, ``test``, or ``val.english`` of several.
-        statistics: Where they are from -> statistics.
-        by: Fields whose values must not be in two parts; empty: as their names tell.
-        time: The field of timestamps; None: as its name tells.
+        statistics: Name of the source -> statistics.
+        by: Fields whose values must not be in two parts; empty: fields with usual names of groups.
+        time: Field of timestamps; None: a field with a usual name of timestamps.
     """
 
     parts: Mapping[str, Store]
@@ -44,8 +44,8 @@ def read_sources(path: Path, backend: str | None) -> LeakSources:
     """Read a run file, or another YAML file that names parts.
 
     Raises:
-        ConfigError: If it is neither, or names no training part and no other.
-        DataError: If data is not whole.
+        ConfigError: If it is neither, or does not name a training part and another one.
+        DataError: If data is incomplete.
     """
     plain = _load(path)
     sources = _read_run(path, backend) if plain is None else _read_parts(path, plain, backend)
@@ -79,7 +79,7 @@ def _load(path: Path) -> dict[str, Any] | None:
 
 
 def _read_run(path: Path, backend: str | None) -> LeakSources:
-    # torch is imported only where a run is looked at
+    # torch is imported only for a run
     from seqdata.runs.run_file import RunFile
 
     file, parts = RunFile.read(path), dict[str, Store]()
@@ -147,7 +147,7 @@ def _open(path: Path, location: Any, backend: str | None) -> Store:
 
 
 def _resolve(path: Path, location: str) -> str:
-    """Return a location of the file as one from here: relative ones begin at the file."""
+    """Return a location of the file; relative ones are resolved from the folder of the file."""
     if "://" in location:
         return location
     beside = path.parent / location

@@ -1,7 +1,7 @@
-"""Does something of one part of the data get into another? ``seqdata doctor --leaks`` asks.
+"""Checks of ``seqdata doctor --leaks`` for leaks between parts of the data.
 
-Looked for are the same sequence, group or timesteps in two parts, copies under other ids, and
-statistics that were fitted over more than the training part.
+Leaks are the same sequence, group or timesteps in two parts, copies under other ids, and statistics
+that were fitted over more than the training part.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ from seqdata.storage.views import View
 
 Hashes = NDArray[np.uint64]
 _BYTES_AT_ONCE = 32 << 20
-_SAMPLE_IDS = 64  # of the first and the last ones
-_SAMPLE_ROWS = 1 << 16  # rows of a field that are looked at to see how many values differ
-_MIN_TEXT_BYTES = 32  # of a text whose copies are no accident
+_SAMPLE_IDS = 64  # ids that are sampled at the beginning and at the end
+_SAMPLE_ROWS = 1 << 16  # rows of a field in which distinct values are counted
+_MIN_TEXT_BYTES = 32  # shortest string whose copies are significant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StorePieces:
-    """Hashes of the sequences of a part in a store.
+    """Pieces of a store that a part selects.
 
     Attributes:
-        store: It selects from no other store.
-        rows: The part's number of each piece, int64 (n,).
-        spans: The store's number, the start and the stop of each piece, int64 (n, 3). What is
-            context is left out.
-        are_cut: Whether some were cut in time.
+        store: The store, which is not a view.
+        rows: Index of each piece in the part, int64 (n,).
+        spans: Index in the store, start and stop of each piece, without context, int64 (n, 3).
+        are_cut: Whether some pieces were cut in time.
     """
 
     store: Store
@@ -68,11 +67,11 @@ class StorePieces:
 
 @dataclass(frozen=True, eq=False)
 class PartContents:
-    """A part, and what is known of its sequences; computed when it is asked for.
+    """A part and properties of its sequences, which are computed when needed.
 
     Attributes:
         name: Name of the part.
-        store: Its sequences.
+        store: Store of its sequences.
     """
 
     name: str
@@ -80,12 +79,12 @@ class PartContents:
 
     @property
     def base(self) -> Store:
-        """The store that views of it select from."""
+        """Base of the store if it is a view, else the store."""
         return self.store.base if isinstance(self.store, View) else self.store
 
     @cached_property
     def pieces(self) -> dict[str, StorePieces]:
-        """Fingerprint of each store that it has sequences of -> what it has of it."""
+        """Fingerprint of each store that the part selects from -> the selected pieces."""
         found: dict[str, StorePieces] = {}
         for pieces in _iter_pieces(self.store, np.arange(len(self.store), dtype=np.int64)):
             key = pieces.store.fingerprint
@@ -98,17 +97,17 @@ class PartContents:
         return self.pieces.keys() == other.pieces.keys() and all(each.are_cut for each in pieces)
 
     def find_rows_apart(self, other: PartContents) -> NDArray[np.int64]:
-        """Return the sequences that are of no store of the other part, int64 (n,)."""
+        """Return the sequences whose store is not a store of the other part, int64 (n,)."""
         rows = [own.rows for key, own in self.pieces.items() if key not in other.pieces]
         return np.concatenate([np.zeros(0, dtype=np.int64), *rows])
 
     def read_ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the ids of some of its sequences."""
+        """Return the ids of some sequences."""
         return get_base_keys(self.store, self.store.base_numbers(rows))
 
     @cached_property
     def has_names(self) -> bool:
-        """Whether ids are more than plain numbers, judged by the first and the last ones."""
+        """Whether ids are not only numbers, judged by the first and the last ones."""
         last = len(self.store)
         rows = np.unique(np.r_[0:_SAMPLE_IDS, last - _SAMPLE_IDS : last])
         rows = rows[(rows >= 0) & (rows < last)].astype(np.int64)
@@ -116,7 +115,7 @@ class PartContents:
 
     @cached_property
     def ids(self) -> Hashes | None:
-        """Hashes of ids, uint64 (n,); None if sequences are only numbered."""
+        """Hashes of ids, uint64 (n,); None if sequences have no ids."""
         return hash_sequences("leaks", self.store, 0, None) if has_ids(self.store) else None
 
     def hash_groups(self, by: str) -> Hashes:
@@ -125,7 +124,7 @@ class PartContents:
 
     @cached_property
     def contents(self) -> dict[str, tuple[Hashes, NDArray[np.float64]]]:
-        """Name of a content -> its hashes, and about how many bits each holds; 0: constant."""
+        """Name of a content -> hashes, and the approximate bits of each; 0: constant."""
         store, found = self.store, {}
         for axis in dict.fromkeys(field.axis for field in store.fields.values() if field.axis):
             names = [name for name, field in store.fields.items() if field.axis == axis]
@@ -136,22 +135,22 @@ class PartContents:
         return found
 
     def find_times(self, name: str, axis: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the first and the last timestamp of each sequence; NaN of an empty one."""
+        """Return the first and the last timestamp of each sequence; NaN for an empty one."""
         count = len(self.store)
         lengths = np.asarray(self.store.lengths_of[axis]).astype(np.int64)
         times = np.full((2, count), np.nan)
         numbers = np.flatnonzero(lengths > 0)
-        for place, at in enumerate((0 * lengths, lengths - 1)):
+        for end, at in enumerate((0 * lengths, lengths - 1)):
             spans = np.stack([numbers, at[numbers], at[numbers] + 1], axis=1)
             for first in range(0, len(spans), 1 << 16):
                 run = spans[first : first + (1 << 16)]
                 column = self.store.read(run, [name], axis=axis)[name]
-                times[place, run[:, 0]] = flatten_column(column).astype(np.float64)
+                times[end, run[:, 0]] = flatten_column(column).astype(np.float64)
         return times[0], times[1]
 
 
 def _iter_pieces(store: Store, numbers: NDArray[np.int64]) -> Iterator[StorePieces]:
-    """Yield what sequences are of the stores that a store selects from, joins or cuts."""
+    """Yield the pieces of the stores that a store selects from, joins or cuts."""
     rows = np.arange(len(numbers), dtype=np.int64)
     if isinstance(store, View):
         yield from _iter_pieces(store.base, store.base_numbers(numbers))
@@ -177,7 +176,7 @@ def _iter_pieces(store: Store, numbers: NDArray[np.int64]) -> Iterator[StorePiec
 
 
 def _iter_runs(store: Store, axis: str, names: list[str]) -> Iterator[NDArray[np.int64]]:
-    """Yield spans of whole sequences, which are read at once."""
+    """Yield spans of whole sequences to read together."""
     lengths = np.asarray(store.lengths_of[axis]).astype(np.int64)
     width = sum(
         np.dtype(store.fields[name].dtype).itemsize * math.prod(store.fields[name].shape)
@@ -219,7 +218,7 @@ def _hash_axis(store: Store, axis: str, names: list[str]) -> tuple[Hashes, NDArr
 
 
 def _count_changes(rows: NDArray[np.generic], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many rows of each sequence differ from the row before, int64 (n,)."""
+    """Return the number of rows of each sequence that differ from the row before, int64 (n,)."""
     differs = np.zeros(len(rows) + 1, dtype=np.int64)
     if len(rows) > 1:
         differs[1:-1] = (rows[1:] != rows[:-1]).any(axis=1)
@@ -249,39 +248,39 @@ GROUP_NAMES = frozenset(
     )
     for ending in ("", "_id")
 )  # fmt: skip
-"""Fields whose values are taken for groups where none are named."""
+"""Fields that are groups if no fields are named."""
 
 TIME_NAMES = frozenset(("date", "datetime", "time", "timestamp", "timestamps", "when"))
-"""Fields that are taken for timestamps where none is named."""
+"""Fields that are timestamps if no field is named."""
 
 _MAX_SHOWN = 3
 _IDS_AT_ONCE = 1 << 16
-_MAX_CHANCE = 0.01  # expected pairs of equal contents by chance, below which a pair is a copy
+_MAX_CHANCE = 0.01  # most pairs of equal contents that are expected by chance
 
 
 def check_leaks(sources: LeakSources) -> Iterator[DoctorFinding]:
-    """Yield what leaks from one part into another, and what was looked at.
+    """Yield findings about leaks between parts, and the checks that found none.
 
     Raises:
-        ConfigError: If a named field is not there or does not fit.
-        DataError: If what is stored is damaged.
+        ConfigError: If a named field does not exist or has values of another kind.
+        DataError: If stored data is damaged.
     """
     parts = [PartContents(name, store) for name, store in sources.parts.items()]
     for first, second in itertools.combinations(parts, 2):
         if first.name.partition(".")[0] != second.name.partition(".")[0]:
             yield from _check_pair(first, second, sources)
-    for place, statistics in sources.statistics.items():
-        yield _check_statistics(place, statistics, sources.parts)
+    for name, statistics in sources.statistics.items():
+        yield _check_statistics(name, statistics, sources.parts)
 
 
 def _check_pair(
     first: PartContents, second: PartContents, sources: LeakSources
 ) -> Iterator[DoctorFinding]:
-    place = f"{first.name} and {second.name}"
+    subject = f"{first.name} and {second.name}"
     looked, found = _check_same_sequences(first, second)
     groups: list[str] = []
     time = None
-    if not first.is_cut_as(second):  # else the spans say what is shared
+    if not first.is_cut_as(second):  # otherwise spans were compared
         time = _find_time(sources, first.store, second.store)
         groups = _find_groups(sources, first.store, second.store)
         found += _check_groups(first, second, groups, time)
@@ -291,18 +290,18 @@ def _check_pair(
     if not found:
         found += _check_copies(first, second)
     for name, seen, fix in found:
-        yield DoctorFinding(place, name, "bad", seen, fix)
+        yield DoctorFinding(subject, name, "bad", seen, fix)
     for name, seen, fix in same_ids:
-        yield DoctorFinding(place, name, "warn", seen, fix)
+        yield DoctorFinding(subject, name, "warn", seen, fix)
     looked += ["ids"] * (have_ids and not same_ids) + groups
-    if not found:  # contents are read for it
+    if not found:  # contents are read only then
         looked += ["contents"] * (not first.contents.keys().isdisjoint(second.contents))
     looked += ["time"] * (time is not None)
     if not found and looked:
-        yield DoctorFinding(place, "leaks", "ok", f"none found ({', '.join(looked)})")
+        yield DoctorFinding(subject, "leaks", "ok", f"none found ({', '.join(looked)})")
     elif not found and not same_ids:
         seen = "nothing to compare: no store, ids, groups or fields in common"
-        yield DoctorFinding(place, "leaks", "note", seen)
+        yield DoctorFinding(subject, "leaks", "note", seen)
 
 
 Leak = tuple[str, str, str]
@@ -312,10 +311,10 @@ Leak = tuple[str, str, str]
 def _check_same_sequences(
     first: PartContents, second: PartContents
 ) -> tuple[list[str], list[Leak]]:
-    """Look for sequences, or timesteps of them, that are selected by both parts.
+    """Look for sequences, or timesteps of them, that both parts select.
 
     Returns:
-        What was looked at, and what was found.
+        Kinds that were compared, and the leaks.
     """
     counts: dict[str, int] = {}
     keys: list[str] = []
@@ -351,10 +350,10 @@ def _check_ids(
 ) -> tuple[bool, list[Leak]]:
     """Look for ids that are in both parts, in sequences of different stores.
 
-    With a field of time they may be: `_check_groups` compares when.
+    With a field of time equal ids are allowed, and ``_check_groups`` compares their times.
 
     Returns:
-        Whether there are ids to compare, and what was found.
+        Whether there are ids to compare, and the leaks.
     """
     if first.ids is None or second.ids is None:
         return False, []
@@ -378,7 +377,7 @@ def _check_ids(
 
 
 def _count_shared_timesteps(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
-    """Return how many timesteps lie in spans of both, where each has disjoint spans."""
+    """Return the number of timesteps in spans of both; the spans of each are disjoint."""
     longest = 1 + max(int(first[:, 2].max(initial=0)), int(second[:, 2].max(initial=0)))
     events = []
     for spans in (first, second):
@@ -433,7 +432,7 @@ def _check_groups(
 def _check_whole_time(
     first: PartContents, second: PartContents, time: tuple[str, str]
 ) -> list[Leak]:
-    """Look whether all of one part lies before the other, as a named field of time asks for."""
+    """Check that one part lies before the other in time, as a named field of time demands."""
     ranges = []
     for part in (first, second):
         starts, stops = part.find_times(*time)
@@ -448,14 +447,14 @@ def _check_whole_time(
 def _find_overlapping(
     first: PartContents, second: PartContents, groups: tuple[Hashes, Hashes], time: tuple[str, str]
 ) -> Hashes:
-    """Return the groups of which both parts have timestamps from the same stretch of time."""
+    """Return the groups whose timestamps in both parts overlap in time."""
     ranges = []
     for part, hashes in zip((first, second), groups, strict=True):
         starts, stops = part.find_times(*time)
-        known, places = np.unique(hashes, return_inverse=True)
+        known, inverse = np.unique(hashes, return_inverse=True)
         low, high = np.full(len(known), np.inf), np.full(len(known), -np.inf)
-        np.fmin.at(low, places, starts)
-        np.fmax.at(high, places, stops)
+        np.fmin.at(low, inverse, starts)
+        np.fmax.at(high, inverse, stops)
         ranges.append((known, low, high))
     shared, at_first, at_second = np.intersect1d(ranges[0][0], ranges[1][0], return_indices=True)
     later = np.maximum(ranges[0][1][at_first], ranges[1][1][at_second])
@@ -464,7 +463,7 @@ def _find_overlapping(
 
 
 def _check_copies(first: PartContents, second: PartContents) -> Iterator[Leak]:
-    """Look for equal contents, other than by chance."""
+    """Look for equal contents that are not equal by chance."""
     for name, (hashes, bits) in first.contents.items():
         if name not in second.contents:
             continue
@@ -482,9 +481,9 @@ def _check_copies(first: PartContents, second: PartContents) -> Iterator[Leak]:
 
 
 def _check_statistics(
-    place: str, statistics: Statistics, parts: Mapping[str, Store]
+    subject: str, statistics: Statistics, parts: Mapping[str, Store]
 ) -> DoctorFinding:
-    """Look whether statistics were fitted on the training part, and on no other."""
+    """Check that statistics were fitted on the training part alone."""
     fitted = dict(statistics.fitted_on)
     training = {name: store for name, store in parts.items() if name.partition(".")[0] == "train"}
     train = concat_stores(list(training.values()))
@@ -492,27 +491,27 @@ def _check_statistics(
     fingerprints = {own["fingerprint"], *(store.fingerprint for store in training.values())}
     fix = "fit on the training part alone: fit(parts['train'], ...)"
     if fitted.get("fingerprint") in fingerprints:
-        return DoctorFinding(place, "statistics", "ok", "fitted on the training part")
+        return DoctorFinding(subject, "statistics", "ok", "fitted on the training part")
     for name, store in parts.items():
         if name not in training and store.fingerprint == fitted.get("fingerprint"):
-            return DoctorFinding(place, "statistics", "bad", f"fitted on {name}", fix)
-    for unit in ("sequences", "timesteps"):
-        more = int(fitted.get(unit, 0))
-        if more > own[unit]:
-            seen = f"fitted over {more:,} {unit}, but the training part has {own[unit]:,}"
-            return DoctorFinding(place, "statistics", "bad", seen, fix)
+            return DoctorFinding(subject, "statistics", "bad", f"fitted on {name}", fix)
+    for kind in ("sequences", "timesteps"):
+        more = int(fitted.get(kind, 0))
+        if more > own[kind]:
+            seen = f"fitted over {more:,} {kind}, but the training part has {own[kind]:,}"
+            return DoctorFinding(subject, "statistics", "bad", seen, fix)
     hashes = hash_sequences("leaks", train, 0, None)
     lowest = np.array(fitted.get("lowest_hashes", []), dtype=np.uint64)
     outside = int(np.count_nonzero(~is_among(lowest, hashes)))
     if outside:
         seen = f"fitted over other sequences than the training part has: {outside} of {len(lowest)}"
-        return DoctorFinding(place, "statistics", "bad", f"{seen} that were looked at", fix)
+        return DoctorFinding(subject, "statistics", "bad", f"{seen} that were looked at", fix)
     seen = "fitted on other data than the training part, or on a part of it"
-    return DoctorFinding(place, "statistics", "warn", seen, fix)
+    return DoctorFinding(subject, "statistics", "warn", seen, fix)
 
 
 def _find_groups(sources: LeakSources, *stores: Store) -> list[str]:
-    """Return the fields that make groups: those that are named, else those whose names tell."""
+    """Return the fields of groups: named ones, else fields with usual names of groups."""
     if sources.by:
         for by in sources.by:
             if any(by not in store.fields for store in stores):
@@ -550,7 +549,7 @@ def _find_time(sources: LeakSources, *stores: Store) -> tuple[str, str] | None:
 
 
 def _read_values(part: PartContents, by: str, chosen: NDArray[np.bool_]) -> list[str]:
-    """Return the distinct values of a field in chosen sequences, as text."""
+    """Return the distinct values of a field in chosen sequences, as strings."""
     store = part.store
     spans = np.zeros((int(np.count_nonzero(chosen)), 3), dtype=np.int64)
     spans[:, 0] = np.flatnonzero(chosen)

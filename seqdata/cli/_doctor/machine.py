@@ -18,7 +18,7 @@ from seqdata.storage.limits import free_memory, read_number
 
 _SECTION = "machine"
 _SPARE_FILES, _FILES_OF_A_WORKER = 256, 8
-_SPARE_MAPS = 4_096  # of Python, torch and what else is mapped
+_SPARE_MAPS = 4_096  # mappings of Python, torch and other files
 _SPARE_PROCESSES = 512  # threads are counted as well
 _LITTLE_MEMORY = 1 << 30
 _AUTOCAST = ("bfloat16", "float16")
@@ -26,20 +26,20 @@ _AUTOCAST = ("bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The resources and limits of the system; None if there is no limit, or it is unknown.
+    """Resources and limits of the system; None if there is no limit, or it is unknown.
 
     Attributes:
-        cores: Processor cores that this process may use.
-        core_limit: Processor time that its control group may use, in cores.
+        cores: Number of processor cores that this process may use.
+        core_limit: Processor time that the control group may use, in cores.
         memory: Bytes that are free for this process.
         shared: Bytes of ``/dev/shm``.
-        open_files: Descriptors of one process.
-        processes: Processes and threads of this user.
-        mappings: Memory mappings of one process.
-        methods: How workers can be started.
+        open_files: Largest number of descriptors of one process.
+        processes: Largest number of processes and threads of this user.
+        mappings: Largest number of memory mappings of one process.
+        methods: Start methods of workers.
         kernel: ``c`` or ``numpy``.
         algorithms: Checksums that can be computed.
-        processor: What torch uses of it; empty without torch.
+        processor: Instructions of the processor that torch uses; empty without torch.
         autocast: Dtypes in which an LSTM runs here under autocast.
     """
 
@@ -77,11 +77,11 @@ def inspect_machine() -> Machine:
 
 
 def check_machine(machine: Machine, *, shards: int, workers: int) -> Iterator[DoctorFinding]:
-    """Yield whether the machine's resources suffice.
+    """Yield findings about the resources of a machine.
 
     Args:
-        machine: Its resources.
-        shards: Number of files of the largest data set, as far as known.
+        machine: Resources of the machine.
+        shards: Number of files of the largest data set; 0: unknown.
         workers: Number of worker processes of a loader.
     """
     limit = machine.core_limit
@@ -140,13 +140,13 @@ def _check_limits(machine: Machine, shards: int, workers: int) -> Iterator[Docto
 
 
 def _check_limit(
-    name: str, available: int | None, needed: int, unit: str, fix: str
+    name: str, available: int | None, needed: int, resources: str, fix: str
 ) -> DoctorFinding:
     if available is None:
         return _make_finding(name, "ok", "no limit")
     if available >= needed:
         return _make_finding(name, "ok", f"{available}")
-    return _make_finding(name, "bad", f"{available}, but {needed} {unit} may be needed", fix)
+    return _make_finding(name, "bad", f"{available}, but {needed} {resources} may be needed", fix)
 
 
 def _check_kernel(machine: Machine) -> Iterator[DoctorFinding]:

@@ -1,6 +1,6 @@
-"""``seqdata doctor --model``: what is worth using to train a model on this machine, and why.
+"""``seqdata doctor --model``: options to train a model on several devices, with their speedups.
 
-It reports the options, the one to use, and one device's own.
+It reports all options, the one to use, and alternatives on one device.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from seqdata.cli._doctor.machine import inspect_machine
@@ -41,15 +40,15 @@ _EXAMPLE = "seqdata_models:StatefulLM(256, hidden=512, layers=4)"
 
 
 def load_model(text: str) -> nn.Module | dict[str, Tensor]:
-    """Return the module that a text names, or the tensors of a checkpoint.
+    """Return the module that a string names, or the tensors of a checkpoint.
 
     Args:
-        text: ``package.module:Class``, a function or a module object in its place, with arguments
-            as ``package.module:Class(256, layers=2)``, which are literals; or the path of a
-            checkpoint (``.ckpt``, ``.pt``, ``.pth``), of which only weights are read.
+        text: ``package.module:Class``, or a function or a module object there, with literals as
+            arguments, such as ``package.module:Class(256, layers=2)``; or the path of a checkpoint
+            (``.ckpt``, ``.pt``, ``.pth``), of which only weights are read.
 
     Raises:
-        ConfigError: If the text has another form, or names nothing that is a module.
+        ConfigError: If the string has another form, or does not name a module.
     """
     if text.endswith(_FILES):
         return _load_weights(Path(text))
@@ -134,7 +133,7 @@ def _load_weights(path: Path) -> dict[str, Tensor]:
         raise ConfigError(must_be(_WHERE, "a file that exists", repr(str(path))))
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch raises what pickle, zipfile and it itself have
+    except Exception as error:  # torch, pickle and zipfile raise various errors
         raise ConfigError(
             must_be(
                 f"{_WHERE}: {path}", "a checkpoint of tensors",
@@ -148,18 +147,18 @@ def _load_weights(path: Path) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelReport:
-    """The options for a model on some devices.
+    """Options to train a model on several devices.
 
     Attributes:
         counts: Counts of the model.
         shape: Shape of an update.
         accelerator: ``cpu`` or ``gpu``.
-        devices: How many the options are for.
-        found: How many this machine has.
+        devices: Number of devices of the options.
+        found: Number of devices of this machine.
         memory: Free bytes of a device; None: unknown.
-        options: One device first.
-        chosen: The one to use.
-        measured: Speedups with measured costs, by option; None: from counts only.
+        options: Options, one device first.
+        chosen: The option to use.
+        measured: Speedups of the options with measured costs; None: not measured.
     """
 
     counts: StackCounts
@@ -173,7 +172,7 @@ class ParallelReport:
     measured: Sequence[float] | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Return the report as plain data."""
         counts = asdict(self.counts)
         options = [asdict(option) | {"devices": option.devices} for option in self.options]
         for option, speedup in zip(options, self.measured or (), strict=False):
@@ -193,23 +192,23 @@ class ParallelReport:
             ],
         }  # fmt: skip
 
-    def print_to(self, out: Console) -> None:
-        """Print it for people."""
-        self._print_model(out)
-        out.print(self._make_table())
+    def iter_lines(self) -> Iterator[str | Table]:
+        """Yield the lines and the table of the report."""
+        yield from self._iter_model_lines()
+        yield self._make_table()
         for option in self.options[1:]:
-            self._print_option(out, option)
-        out.print("\nOn one device")
+            yield from self._iter_option_lines(option)
+        yield "\nOn one device"
         for name, advice in self.list_alternatives():
-            out.print(f"  {name}: {advice}")
+            yield f"  {name}: {advice}"
         speedup = self.get_speedup(self.chosen)
         reason = f", speedup {speedup:.2f}" if self.chosen.devices > 1 else ""
-        out.print(f"\nUse: {self.chosen.axis}{reason}")
+        yield f"\nUse: {self.chosen.axis}{reason}"
         for line in self.chosen.code.splitlines():
-            out.print(f"  {line}")
+            yield f"  {line}"
 
     def get_speedup(self, option: ParallelOption) -> float:
-        """Return the speedup of an option: measured, or else from counts."""
+        """Return the measured speedup of an option, or else the one from counts."""
         if self.measured is None:
             return option.speedup
         return self.measured[
@@ -217,7 +216,7 @@ class ParallelReport:
         ]
 
     def list_alternatives(self) -> list[tuple[str, str]]:
-        """Return what one device can do: name and advice."""
+        """Return alternatives on one device: pairs of name and advice."""
         largest = max(self.counts.layers, key=lambda layer: layer.cost)
         operations = 2 * largest.cost * self.shape.rows
         dtype = f"{8 * self.counts.itemsize}-bit"
@@ -246,28 +245,28 @@ class ParallelReport:
             ),
         ]
 
-    def _print_model(self, out: Console) -> None:
+    def _iter_model_lines(self) -> Iterator[str]:
         counts, shape = self.counts, self.shape
         rows = "lanes" if shape.is_carried else "rows"
-        out.print(
+        yield (
             f"{counts.name}: {len(counts.layers)} recurrent layers, {counts.parameters:,} weights "
             f"of {counts.itemsize} bytes"
         )
         for part in counts.parts:
-            out.print(
+            yield (
                 f"  {part.name:<12} {part.cell:<5} {part.inputs:>6} -> {part.outputs:<6} "
                 f"{part.parameters:>12,} weights, {format_count(6 * part.cost)} operations and "
                 f"{format_bytes(part.kept * counts.itemsize)} kept per timestep of a row"
             )
-        out.print(
+        yield (
             f"an update: {shape.batches} batches of {shape.rows} {rows} x {shape.timesteps} "
             f"timesteps, 6 operations per weight and timestep (2 forward, 4 backward)"
         )
         found_devices = f"{self.found} device{'s' * (self.found > 1)} ({self.accelerator})"
         memory = "" if self.memory is None else f", {format_bytes(self.memory)} free for each"
-        out.print(f"this machine: {found_devices}{memory}; figures for {self.devices}")
+        yield f"this machine: {found_devices}{memory}; figures for {self.devices}"
         if self.accelerator == "cpu":
-            out.print("  on CPUs a device is a process with one thread: compare with that")
+            yield "  on CPUs a device is a process with one thread: compare with that"
 
     def _make_table(self) -> Table:
         titles = ["split", "devices", "speedup", "idle", "memory", "sent an update"]
@@ -283,16 +282,16 @@ class ParallelReport:
             table.add_row(option.axis, devices, *(["-"] * len(cells) if option.why_not else cells))
         return table
 
-    def _print_option(self, out: Console, option: ParallelOption) -> None:
-        out.print(f"{option.axis}: speedup {option.formula}; gives up {option.gives_up}")
+    def _iter_option_lines(self, option: ParallelOption) -> Iterator[str]:
+        yield f"{option.axis}: speedup {option.formula}; gives up {option.gives_up}"
         if option.why_not:
-            out.print(f"  not here: {option.why_not}")
+            yield f"  not here: {option.why_not}"
             return
         stages = " + ".join(format_count(count) for count in option.operations)
         sent = format_bytes(option.sent / self.shape.batches)
-        out.print(f"  operations of a replica's devices: {stages}; sent a batch: {sent}")
+        yield f"  operations of a replica's devices: {stages}; sent a batch: {sent}"
         if option.split_backward:
-            out.print(
+            yield (
                 f"  with split_backward=True: speedup {option.split_backward:.2f} by the formula, "
                 "with cells of ours, each slower than torch's"
             )
@@ -309,18 +308,18 @@ def format_count(count: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelQuery:
-    """Question of the user.
+    """Options of the command.
 
     Attributes:
-        model: As ``load_model`` takes it.
+        model: Argument of ``load_model``.
         store: Location of the data, for lengths; None: not given.
-        backend: That opens it.
-        lanes: Lanes of all ranks together.
+        backend: Name of the backend that opens the data; None: detected from the location.
+        lanes: Number of lanes of all ranks together.
         chunk: Timesteps of a lane's row.
-        batch_size: Rows of whole sequences.
+        batch_size: Number of rows, of whole sequences.
         max_length: Timesteps of a row of whole sequences.
-        chunks: Batches of an update.
-        devices: How many to compute for; None: those of this machine, but at least 2.
+        chunks: Number of batches of an update.
+        devices: Number of devices of the options; None: that of this machine, but at least 2.
         measure: Whether to run a few timesteps.
     """
 
@@ -416,7 +415,7 @@ def _inspect_cores() -> tuple[int, int | None]:
 
 
 def _inspect_gpus(gpus: int) -> tuple[int, int]:
-    """Return the number of GPUs, and the free bytes of the one that has least."""
+    """Return the number of GPUs, and the free bytes of the GPU that has least."""
     import torch
 
     return gpus, min(torch.cuda.mem_get_info(number)[0] for number in range(gpus))

@@ -1,8 +1,8 @@
-"""Gain of splitting data, layers or time over devices, by formula and from counts.
+"""Speedup of splitting data, layers or time over devices, by formula and from counts.
 
-Stages that take c_1 .. c_S for an item need sum(c) + (N - 1) max(c) for N items; of equal stages
-the speedup is N S / (N + S - 1). Bytes are what the process that sends most hands over in one
-update; a sum over W processes counts 2 (W - 1) / W of its size, as a ring of sends does it.
+Stages that take c_1 .. c_S for an item need sum(c) + (N - 1) max(c) for N items; with equal stages
+the speedup is N S / (N + S - 1). Bytes are those that the process that sends most sends in one
+update; a sum over W processes counts 2 (W - 1) / W of its size, as a ring of sends takes.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dataclasses import dataclass, replace
 from seqdata.cli._doctor.stack_counts import PartCounts, StackCounts
 
 Cost = Callable[[PartCounts, int], float]
-"""Cost of a timestep of a part, of so many rows, forward and backward."""
+"""Function of a part and a number of rows: cost of a timestep, forward and backward."""
 
 _WEIGHT_COPIES = 3  # gradient and two moments of Adam
-_LANE_GROUPS = 4  # of a ring, as `RingStrategy` has
-_SIMPLER = 0.95  # of the best speedup suffices for an option that comes before it
+_LANE_GROUPS = 4  # lane groups of a ring, as in `RingStrategy`
+_SIMPLER = 0.95  # fraction of the best speedup that suffices for a simpler option
 NOTHING = "nothing: exact"
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateShape:
-    """The batches of an optimizer update on one device.
+    """Batches of an optimizer update on one device.
 
     Attributes:
         rows: Rows of a batch: lanes, or sequences.
         timesteps: Timesteps of a row: the chunk, or the longest sequence.
-        batches: Batches of an update.
-        is_carried: Whether states go from batch to batch, by lane.
+        batches: Number of batches of an update.
+        is_carried: Whether states are carried from batch to batch, by lane.
     """
 
     rows: int
@@ -40,22 +40,22 @@ class UpdateShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelOption:
-    """A way to train on several devices, and what it brings.
+    """A way to train on several devices, and its gain.
 
     Attributes:
-        axis: What is split: ``data``, ``layers``, ``time``, or two of them.
-        data: Replicas.
-        size: Stages or parts of a replica.
+        axis: Split dimension: ``data``, ``layers``, ``time``, or two of them.
+        data: Number of replicas.
+        size: Number of stages or parts of a replica.
         formula: Formula of the speedup, with its numbers.
-        speedup: Over one device, with stages of their own costs.
-        split_backward: The same where the weight part of backward is done apart; 0: does not apply.
-        bubble: Share of the devices' time that they wait.
+        speedup: Speedup over one device, with stages of their own costs.
+        split_backward: Speedup if backward of weights is computed separately; 0: does not apply.
+        bubble: Fraction of the devices' time that they wait.
         memory: Bytes of the device that needs most: weights, gradients, Adam, kept values.
         sent: Bytes that the device that sends most sends in an update.
         operations: Operations of an update, by stage or part.
-        gives_up: What differs from one device.
-        why_not: Why it cannot be used, or should not; empty if it can.
-        code: To paste.
+        gives_up: Difference from training on one device.
+        why_not: Reason not to use the option; empty if there is none.
+        code: Code of the Trainer.
     """
 
     axis: str
@@ -85,13 +85,13 @@ def count_cost(part: PartCounts, rows: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OptionTable:
-    """Computes the options for a model and the shape of its updates.
+    """Table of the options for a model and the shape of its updates.
 
     Args:
         counts: Counts of the model.
         shape: Shape of an update.
         accelerator: ``cpu`` or ``gpu``.
-        cost: From counts, or measured.
+        cost: Function that returns the cost of a part, from counts or measured.
     """
 
     counts: StackCounts
@@ -100,7 +100,7 @@ class OptionTable:
     cost: Cost = count_cost
 
     def list_options(self, devices: int) -> Iterator[ParallelOption]:
-        """Yield all options for so many devices, one device first, the simpler ones first."""
+        """Yield the options for a number of devices: one device first, mixed ones last."""
         yield self.data(1)
         yield self.data(devices)
         yield self.layers(min(devices, max(2, len(self.counts.layers))), 1)
@@ -110,7 +110,7 @@ class OptionTable:
             yield self.time(devices // data, data)
 
     def data(self, replicas: int) -> ParallelOption:
-        """Return the option that splits rows, or deals batches of whole ones, to replicas (DDP)."""
+        """Return the option that splits rows, or distributes whole batches, to replicas (DDP)."""
         (rows, batches), shape, counts = self._share(replicas), self.shape, self.counts
         alone = shape.batches * self._sum(counts.parts, shape.rows)
         speedup = alone / (batches * self._sum(counts.parts, rows))
@@ -202,9 +202,9 @@ class OptionTable:
         return option
 
     def _share(self, replicas: int) -> tuple[int, int]:
-        """Return the rows of a replica's batches, and how many of them an update has.
+        """Return the number of rows of a replica's batches, and of its batches in an update.
 
-        Lanes of a batch are split over replicas; batches of whole rows are dealt to them.
+        Lanes of a batch are split over replicas; batches of whole rows are distributed.
         """
         rows, batches = self.shape.rows, self.shape.batches
         if self.shape.is_carried:
@@ -212,7 +212,7 @@ class OptionTable:
         return rows, -(-batches // replicas)
 
     def _refuse_replicas(self, replicas: int) -> str:
-        """Return why batches of whole rows cannot be dealt; empty if they can."""
+        """Return why batches of whole rows cannot be distributed; empty if they can."""
         batches = self.shape.batches
         if self.shape.is_carried or batches % replicas == 0:
             return ""
@@ -250,11 +250,11 @@ class OptionTable:
         """Return the bytes of a device.
 
         Args:
-            parts: That it runs.
+            parts: Parts that the device runs.
             rows: Rows of an item.
             timesteps: Timesteps of an item.
-            graphs: Items that wait for their backward at a time.
-            stepped: Number of weights that it has gradients of; it holds all.
+            graphs: Number of items that wait for their backward at a time.
+            stepped: Number of weights with gradients on the device, which holds all weights.
         """
         activations = sum(part.kept for part in parts) * rows * timesteps * graphs
         weights = self.counts.parameters + _WEIGHT_COPIES * stepped
@@ -304,7 +304,7 @@ class OptionTable:
 
 
 def choose_option(options: Sequence[ParallelOption]) -> ParallelOption:
-    """Return the option to use: the fastest that can be used, or a simpler one about as fast."""
+    """Return the option to use: the fastest possible one, or a simpler one about as fast."""
     possible = [option for option in options if not option.why_not] or list(options[:1])
     best = max(option.speedup for option in possible)
     return next(option for option in possible if option.speedup >= _SIMPLER * best)

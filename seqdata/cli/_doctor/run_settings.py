@@ -28,7 +28,7 @@ _CASTING_PRECISIONS = {"16-true", "bf16-true", "64-true", "16", "bf16", "64"}
 
 
 def check_settings(file: RunFile, path: Path, train: Store | None) -> Iterator[DoctorFinding]:
-    """Yield the settings of a run that have unexpected effects.
+    """Yield findings about settings of a run that have unexpected effects.
 
     Args:
         file: The run file.
@@ -156,7 +156,7 @@ def _check_output(data: Mapping[str, Any]) -> Iterator[FindingRow]:
             "weight",
             "note",
             (
-                "not part of the output: filler rows of several ranks cannot be recognised, "
+                "not part of the output: dummy rows of several ranks cannot be recognised, "
                 "and raise an error"
             ),
             "add 'weight'; in training tail='drop' does, too",
@@ -198,7 +198,7 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
         yield "batches", "note", f"{summary}; {over} are left out each epoch", "tail='fill'"
     elif over:
         yield (
-            "batches", "ok", f"{summary}; in the last one {size - over} ranks have filler of "
+            "batches", "ok", f"{summary}; in the last one {size - over} ranks have dummy rows of "
                              "weight 0",
             "",
         )  # fmt: skip
@@ -207,7 +207,7 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
 
 
 def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
-    """Return batches and lanes of an epoch; None if that needs code from outside seqdata."""
+    """Return the batches and lanes of an epoch; None if that needs code of others."""
     policy = data.get("batching")
     if not isinstance(policy, Mapping):
         return None
@@ -223,7 +223,7 @@ def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | N
 
 
 def _check_launch(file: RunFile) -> Iterator[FindingRow]:
-    """Yield how many processes took part; those of one replica receive the same batches."""
+    """Yield a finding about processes and replicas; processes of one replica share batches."""
     trainer, replicas = file.trainer, file.geometry.world_size
     processes = trainer.get("processes", replicas)
     replicas_text = (

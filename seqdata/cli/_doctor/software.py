@@ -16,12 +16,12 @@ _SECTION = "software"
 _PACKAGES = ("torch", "numpy", "pyarrow", "PyYAML")
 _KNOWN_LIGHTNING = "2.6"  # the version of Lightning whose counters are known
 _MALICIOUS = ("2.6.2", "2.6.3")  # withdrawn; `import lightning` stole credentials
-_MIN_SAFE_LIGHTNING = (2, 6, 6)  # since then hyperparameters in a checkpoint run no code
+_MIN_SAFE_LIGHTNING = (2, 6, 6)  # first version in which hyperparameters cannot run code
 _VISION_AHEAD = 15  # torchvision 0.N needs torch 2.(N - 15)
 
 
 def check_software() -> Iterator[DoctorFinding]:
-    """Yield what is found about the installed packages."""
+    """Yield findings about the installed packages."""
     yield DoctorFinding(
         _SECTION, "seqdata", "ok", f"{core_version()}, Python {platform.python_version()}"
     )
@@ -42,7 +42,7 @@ def check_software() -> Iterator[DoctorFinding]:
 
 
 def check_import_name() -> DoctorFinding:
-    """Return whether no other package uses the import name ``seqdata``."""
+    """Return a finding about other packages with the import name ``seqdata``."""
     others = find_foreign_release()
     if not others:
         return DoctorFinding(
@@ -57,10 +57,10 @@ def check_import_name() -> DoctorFinding:
 
 
 def check_lightning(version: str | None) -> DoctorFinding:
-    """Return whether Lightning can be used; it is imported, since the import is what fails."""
+    """Return a finding about Lightning, which is imported, since the import may fail."""
     if version is None:
         return DoctorFinding(_SECTION, "lightning", "bad", "not installed", "pip install lightning")
-    if version in _MALICIOUS:  # which is not imported
+    if version in _MALICIOUS:  # it is not imported
         return DoctorFinding(
             _SECTION, "lightning", "bad",
             f"{version} was malicious and is withdrawn (GHSA-w37p-236h-pfx3): importing it sends "
@@ -97,7 +97,7 @@ def check_lightning(version: str | None) -> DoctorFinding:
 
 
 def check_torchvision(torch: str, vision: str) -> DoctorFinding:
-    """Return whether torchvision matches torch; a mismatch breaks ``import lightning``."""
+    """Return a finding about torchvision; if it does not match torch, Lightning may not import."""
     numbers = [re.match(r"(\d+)\.(\d+)[^+]*(\+\w+)?", value) for value in (torch, vision)]
     if None in numbers:
         return DoctorFinding(_SECTION, "torchvision", "note", f"{vision}, with torch {torch}")
@@ -116,7 +116,7 @@ def check_torchvision(torch: str, vision: str) -> DoctorFinding:
 
 
 def check_plugins(plugins: list[PluginInfo]) -> Iterator[DoctorFinding]:
-    """Yield the installed plugins; none is imported."""
+    """Yield a finding for each installed plugin, without importing it."""
     for plugin in plugins:
         broken = plugin.state == "broken"
         label = f"{plugin.name} of {plugin.distribution} {plugin.version}".rstrip()

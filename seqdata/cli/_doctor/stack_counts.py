@@ -3,9 +3,9 @@
 They follow from the shapes of weights; nothing is run. A part whose weights multiply each timestep
 has two operations per weight and timestep forward, and twice that backward.
 
-Seconds of a few timesteps of each part are measured where they would be trained, if that is asked
-for. A device that is not busy takes as long for few rows as for many: then fewer rows on each
-device, or groups of rows, gain nothing, which counts cannot tell.
+On request the time of a few timesteps of each part is measured on the device of training. A device
+that is not busy takes as long for few rows as for many: then fewer rows on each device, or groups
+of rows, gain nothing, which counts cannot show.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
     Weights = Mapping[str, Tensor]
 
-_CELLS = {1: "rnn", 3: "gru", 4: "lstm"}  # by gates
+_CELLS = {1: "rnn", 3: "gru", 4: "lstm"}  # by number of gates
 _KEPT_PER_HIDDEN = {"lstm": 7.0, "gru": 7.0, "rnn": 1.0}
 """Values that torch keeps for backward, per value of a state and timestep."""
 _KEPT_BY_ONEDNN = 16.5
-"""The same of float32 LSTMs on CPUs, which oneDNN runs with a workspace of its own (measured)."""
+"""The same for float32 LSTMs on CPUs, which oneDNN runs with a workspace (measured)."""
 _WEIGHT = re.compile(r"(?:(?P<owner>.+)\.)?(?P<kind>(?:weight|bias)_(?:ih|hh|hr))_l(?P<layer>\d+)"
                      r"(?P<reverse>_reverse)?")  # fmt: skip
-_ROUNDS = 3  # of which the fastest counts
+_ROUNDS = 3  # measured rounds, of which the fastest counts
 
 
 @dataclass(slots=True)
 class StackTimer:
-    """Measures parts of the counted sizes, each size once; what was measured is kept.
+    """Measures the time of parts by their sizes, each size once.
 
     Args:
         device: ``cpu`` or ``cuda``.
         dtype: Dtype of the weights.
-        timesteps: How many are measured.
+        timesteps: Number of timesteps that are measured.
     """
 
     device: str
@@ -54,8 +54,8 @@ class StackTimer:
         """Return the seconds of one timestep of a part, forward and backward.
 
         Args:
-            part: Part of a model; weights are random.
-            rows: At a time.
+            part: Part of a model, measured with random weights.
+            rows: Number of rows.
         """
         if not part.cost:
             return 0.0
@@ -83,7 +83,7 @@ class StackTimer:
 
 
 def _make_module(part: PartCounts) -> Any:
-    """Return a module of a part's sizes."""
+    """Return a module with the sizes of a part."""
     from torch import nn
 
     if not part.cell:
@@ -102,19 +102,19 @@ def _make_module(part: PartCounts) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCounts:
-    """One recurrent layer, or another part of a model that runs at each timestep.
+    """Counts of one recurrent layer, or of another part of a model that runs at each timestep.
 
     Attributes:
         name: Name of its weights: ``rnn.l0``, ``head``.
-        cell: ``lstm``, ``gru``, ``rnn``; empty: another part.
-        inputs: Size of what it reads, per timestep.
-        hidden: Size of its state; 0: it has none.
-        outputs: Size of what it makes, per timestep.
-        parameters: Number of its weights.
-        cost: How many of them each timestep is multiplied by; 0 for an embedding.
-        kept: Values kept for backward, per row and timestep.
-        directions: 2: it reads from the end as well; ``hidden`` and ``outputs`` are of both.
-        has_bias: Whether it adds one.
+        cell: ``lstm``, ``gru``, ``rnn``; empty for another part.
+        inputs: Size of its input, per timestep.
+        hidden: Size of its state; 0 without a state.
+        outputs: Size of its output, per timestep.
+        parameters: Number of weights.
+        cost: Number of weights that each timestep is multiplied by; 0 for an embedding.
+        kept: Number of values kept for backward, per row and timestep.
+        directions: Number of directions; ``hidden`` and ``outputs`` are of all directions.
+        has_bias: Whether it has a bias.
     """
 
     name: str
@@ -130,7 +130,7 @@ class PartCounts:
 
     @property
     def state(self) -> int:
-        """Values of its state, per row: of an LSTM (h, c)."""
+        """Number of values of the state, per row; for an LSTM of h and c."""
         return self.outputs * bool(self.cell) + self.hidden * (self.cell == "lstm")
 
 
@@ -140,13 +140,13 @@ class StackCounts:
 
     Attributes:
         name: Name of the model.
-        parts: In the order in which they run.
-        parameters: Parameters of the whole model; what several parts share is counted once.
-        shared: Of those, how many several parts share.
+        parts: Parts in the order in which they run.
+        parameters: Number of weights of the whole model; shared ones are counted once.
+        shared: Number of weights that several parts share.
         itemsize: Bytes of a weight.
-        recurrent: Names of its recurrent modules.
-        is_bidirectional: Whether one of them reads from the end as well.
-        names_parts: Whether it has ``parallel_stages``; None: unknown, for a checkpoint.
+        recurrent: Names of recurrent modules.
+        is_bidirectional: Whether a recurrent module is bidirectional.
+        names_parts: Whether the model has ``parallel_stages``; None: unknown, for a checkpoint.
     """
 
     name: str
@@ -160,25 +160,25 @@ class StackCounts:
 
     @property
     def layers(self) -> list[PartCounts]:
-        """The recurrent layers."""
+        """Recurrent layers."""
         return [part for part in self.parts if part.cell]
 
     def cut(self, stages: int) -> list[tuple[PartCounts, ...]]:
         """Return contiguous stages of about equal cost; each begins with a recurrent layer.
 
-        The first has what comes before the first layer, too: the stages of a wavefront.
+        The first stage also has the parts before the first layer, as in a wavefront.
 
         Args:
-            stages: At most the number of layers.
+            stages: Number of stages, at most that of layers.
         """
-        places = [number for number, part in enumerate(self.parts) if part.cell][1:]
+        starts = [index for index, part in enumerate(self.parts) if part.cell][1:]
         costs = [0, *itertools.accumulate(part.cost for part in self.parts)]
 
         def most(cuts: tuple[int, ...]) -> int:
             bounds = [0, *cuts, len(self.parts)]
             return max(costs[b] - costs[a] for a, b in itertools.pairwise(bounds))
 
-        best = min(itertools.combinations(places, stages - 1), key=most)
+        best = min(itertools.combinations(starts, stages - 1), key=most)
         bounds = [0, *best, len(self.parts)]
         return [self.parts[a:b] for a, b in itertools.pairwise(bounds)]
 
@@ -188,7 +188,7 @@ def count_model(model: nn.Module | Weights, name: str, *, is_cpu: bool) -> Stack
 
     Args:
         model: A module, or tensors by name.
-        name: For messages and reports.
+        name: Name for messages and reports.
         is_cpu: Whether it is trained on CPUs.
 
     Raises:
@@ -209,7 +209,7 @@ def count_model(model: nn.Module | Weights, name: str, *, is_cpu: bool) -> Stack
                 "one without any", "There is nothing to split along layers or time",
             )
         )  # fmt: skip
-    if not parts[-1].cell:  # a loss keeps what the last part makes
+    if not parts[-1].cell:  # a loss keeps the output of the last part
         parts[-1] = replace(parts[-1], kept=parts[-1].kept + parts[-1].outputs)
     tensors = [value for part in named for value in part.weights.values()]
     parameters = sum({value.data_ptr(): value.numel() for value in tensors}.values())
@@ -227,7 +227,7 @@ def count_model(model: nn.Module | Weights, name: str, *, is_cpu: bool) -> Stack
 
 @dataclass(frozen=True, slots=True)
 class _NamedPart:
-    """A part with its weights, by their names in it."""
+    """A part with its weights, by name."""
 
     name: str
     weights: Weights
@@ -236,7 +236,7 @@ class _NamedPart:
 
 
 def _split_module(module: nn.Module) -> Iterator[_NamedPart]:
-    """Yield the parts of a module: those that it names, or all that have weights."""
+    """Yield the parts that a module names, or all that have weights."""
     from torch import nn
 
     from seqdata.recurrent.cells import unwrap_module
@@ -274,7 +274,7 @@ def _count_part(part: _NamedPart, width: int, *, is_cpu: bool) -> Iterator[PartC
 
     Args:
         part: The part.
-        width: Size of what comes before it makes.
+        width: Size of the output of the part before.
         is_cpu: Whether it is trained on CPUs.
     """
     layers: dict[int, dict[str, Tensor]] = {}
@@ -333,5 +333,5 @@ def _count_layer(
 
 
 def sum_costs(parts: Sequence[PartCounts]) -> int:
-    """Return how many weights each timestep is multiplied by, in all parts."""
+    """Return the number of weights that each timestep is multiplied by, in all parts."""
     return sum(part.cost for part in parts)

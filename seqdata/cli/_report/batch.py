@@ -26,11 +26,11 @@ _SCALAR_NAMES = (
     "epoch", "number", "num_tokens", "global_num_tokens", "update_num_tokens", "loss_scale",
     "sequence_scale",
 )  # fmt: skip
-_MAX_TEXT = 40  # characters of a text that are shown
+_MAX_TEXT = 40  # most characters of a string that are shown
 
 
 def summarize_batch(batch: StepBatch, store: Store) -> dict[str, Any]:
-    """Return the facts about a batch as plain data; of zipped parts, of each by its name."""
+    """Return a summary of a batch as plain data; for zipped parts by name."""
     if isinstance(batch, Mapping):
         parts = {name: summarize_batch(part, store) for name, part in batch.items()}
         first = next(iter(parts.values()))
@@ -59,10 +59,10 @@ def summarize_batch(batch: StepBatch, store: Store) -> dict[str, Any]:
 def save_batch(batch: StepBatch, store: Store, path: Path) -> None:
     """Write a batch as plain tensors and dicts (``.pt``), or as arrays (``.npz``).
 
-    Of zipped parts each lies below its name.
+    The batches of zipped parts are entries by name.
 
     Raises:
-        ConfigError: If the file has another suffix, or a field is not a tensor, text or list of
+        ConfigError: If the file has another suffix, or a field is not a tensor, string or list of
             them.
         OSError: If it cannot be written.
     """
@@ -89,14 +89,14 @@ def save_batch(batch: StepBatch, store: Store, path: Path) -> None:
 
 
 def _find_own_store(batch: SequenceBatch, store: Store) -> Store:
-    """Return the store in which ids of a batch are numbers: that of its part, if it has one."""
+    """Return the store to which the ids of a batch refer: that of its part, if it has one."""
     if isinstance(store, SupportsParts) and isinstance(batch.part, str):
         return store.parts[batch.part]
     return store
 
 
 def _batch_to_plain(batch: SequenceBatch, store: Store) -> dict[str, Any]:
-    """Return a batch as tensors, texts, numbers, lists and dicts."""
+    """Return a batch as tensors, strings, numbers, lists and dicts."""
     store = _find_own_store(batch, store)
     return {
         "data": {name: _to_plain(name, value) for name, value in batch.data.items()},
@@ -192,7 +192,7 @@ def _tensor_stats(values: Tensor, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def _to_plain(name: str, value: Any) -> Any:
-    """Return a value as tensors that own their memory, texts, numbers, lists and dicts."""
+    """Return a value as tensors that own their memory, strings, numbers, lists and dicts."""
     if isinstance(value, PackedSequence):
         return {
             key: _to_plain(name, item) for key, item in value._asdict().items() if item is not None
@@ -201,7 +201,7 @@ def _to_plain(name: str, value: Any) -> Any:
         nested: Any = value
         return {"values": nested.values().clone(), "offsets": nested.offsets().clone()}
     if isinstance(value, Tensor):
-        return value.clone()  # a view would save all the memory behind it
+        return value.clone()  # a view would save its whole storage
     if isinstance(value, Mapping):
         return {str(key): _to_plain(f"{name}.{key}", item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -211,7 +211,7 @@ def _to_plain(name: str, value: Any) -> Any:
     raise ConfigError(
         must_be(
             f"replay: {name}",
-            "tensors, texts or numbers to be saved",
+            "tensors, strings or numbers to be saved",
             f"a {type(value).__name__}",
             "Call data.replay(epoch=, batch=) and save it yourself",
         )
@@ -219,7 +219,7 @@ def _to_plain(name: str, value: Any) -> Any:
 
 
 def _iter_arrays(name: str, plain: Any) -> Iterator[tuple[str, Any]]:
-    """Yield plain values as pairs of dotted name and array."""
+    """Yield pairs of dotted name and array for plain values."""
     if isinstance(plain, Tensor):
         tensor = plain.float() if plain.dtype == torch.bfloat16 else plain
         yield name, tensor.numpy()

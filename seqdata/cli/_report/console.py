@@ -1,17 +1,19 @@
-"""Helpers of all commands: consoles, errors as text, formatting."""
+"""Helpers of all commands: options, reports, errors, formatting."""
 
 from __future__ import annotations
 
 import functools
+import json
+import math
 import re
 import select
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, TextIO
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TextIO
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from seqdata.errors import ConfigError, SeqDataError, SeqDataWarning
 from seqdata.storage.remote.urls import redact_secrets
@@ -23,15 +25,46 @@ EXIT_USAGE, EXIT_DATA = 2, 1  # exit codes
 backend_option = click.option(
     "--backend", metavar="NAME", help="Backend that opens it [default: found from the location]."
 )
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text without interpreting it."""
+    """Return a console that prints strings without interpreting markup."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
+def print_report(plain: Any, lines: Iterable[RenderableType], *, as_json: bool) -> None:
+    """Print a report as one JSON object, or as lines and tables.
+
+    Args:
+        plain: The report as plain data.
+        lines: Lines and tables; not iterated over if JSON is printed.
+        as_json: Whether JSON is printed.
+    """
+    if as_json:
+        click.echo(json.dumps(_to_strict_json(plain), indent=2))
+    else:
+        print_lines(lines)
+
+
+def print_lines(lines: Iterable[RenderableType], *, stderr: bool = False) -> None:
+    """Print lines and tables."""
+    console = make_console(stderr=stderr)
+    for line in lines:
+        console.print(line)
+
+
+def _to_strict_json(value: Any) -> Any:
+    """Return a value with NaN and infinities, which strict JSON does not have, as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _to_strict_json(item) for key, item in value.items()}
+    return [_to_strict_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Wrap a command: print its errors in one line with an exit code, and its warnings as notes."""
+    """Wrap a command: print errors as one line with an exit code, and warnings as notes."""
 
     @functools.wraps(command)
     def wrapper(*args: Parameters.args, **options: Parameters.kwargs) -> None:
@@ -42,7 +75,7 @@ def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, N
                 command(*args, **options)
         except (SeqDataError, OSError) as error:
             if isinstance(error, BrokenPipeError) and _is_stdout_closed():
-                raise  # click ends quietly: the reader, such as `head`, has enough
+                raise  # click ends quietly; a reader such as `head` has read enough
             text = redact_secrets(f"error: {_rewrite_arguments(str(error))}")
             make_console(stderr=True).print(text, style="red")
             raise SystemExit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_DATA) from error
@@ -51,7 +84,7 @@ def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, N
 
 
 def _is_stdout_closed() -> bool:
-    """Return whether nobody reads the standard output any more."""
+    """Return whether the reader of standard output has closed it."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
@@ -61,7 +94,7 @@ def _is_stdout_closed() -> bool:
 
 
 def _rewrite_arguments(text: str) -> str:
-    """Return a message in which arguments of Python are named as the command's options."""
+    """Return a message in which Python arguments are replaced by options of the command."""
     context = click.get_current_context(silent=True)
     parameters = context.command.params if context else []
     shown = [
@@ -70,7 +103,7 @@ def _rewrite_arguments(text: str) -> str:
         if isinstance(parameter, click.Option) and not parameter.hidden
     ]
     options = {option.opts[0].removeprefix("--").replace("-", "_"): option for option in shown}
-    options |= {str(option.name): option for option in shown}  # arguments are named so
+    options |= {str(option.name): option for option in shown}  # by the names of arguments
 
     def replace(found: re.Match[str]) -> str:
         option = options.get(found["name"])
@@ -85,7 +118,7 @@ def _rewrite_arguments(text: str) -> str:
 
 
 def join_locations(locations: Sequence[str]) -> str | list[str]:
-    """Return the locations of a command as ``open_store`` takes them: several are one store."""
+    """Return the argument of ``open_store`` for locations; several are one store."""
     return locations[0] if len(locations) == 1 else list(locations)
 
 
@@ -111,5 +144,5 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    del category, filename, lineno, file, line  # without the place in seqdata's code
+    del category, filename, lineno, file, line  # the line of seqdata's code is not shown
     click.echo(redact_secrets(f"note: {message}"), err=True)

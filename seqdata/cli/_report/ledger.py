@@ -1,4 +1,4 @@
-"""The ledger of an epoch: each sequence that is not trained exactly once and completely, by id."""
+"""Ledger of an epoch: the sequences that are not trained exactly once and completely, by id."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _CHUNK = 1 << 14  # sequences whose ids are looked up together
 
 @dataclass(frozen=True, slots=True)
 class UnevenBatch:
-    """A batch that the last step of an epoch leaves out (no rank) or repeats.
+    """A batch that the last step of an epoch leaves out or repeats.
 
     Attributes:
-        batch: Its number in the plan.
-        step: Step in which it is repeated; None if it is left out.
-        rank: Rank that repeats it; None if it is left out.
+        batch: Index in the plan.
+        step: Step in which the batch is repeated; None if it is left out.
+        rank: Rank that repeats the batch; None if it is left out.
     """
 
     batch: int
@@ -60,11 +60,11 @@ def iter_ledger(
     """Yield the ledger's lines: ``dropped``, ``split``, ``truncated``, ``left_out``, ``repeated``.
 
     Args:
-        index: What was planned.
-        plans: Number of ranks -> the plan of an epoch that begins on so many, whose last step is
-            examined; at least one.
-        axis: The axis that was planned on.
-        tail: What happens in the last step.
+        index: Index of the planned sequences.
+        plans: Number of ranks -> the plan of an epoch that begins on that number, whose last step
+            is examined; at least one.
+        axis: Axis that was planned on.
+        tail: Treatment of an uneven last step.
 
     Raises:
         PlanError: If ``tail`` leaves out everything on one of the worlds.
@@ -110,7 +110,8 @@ def _measure_use(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the number of spans and of used timesteps of some sequences, int64 (count,) each.
 
-    What an epoch has several times, as draws with replacement or overlapping windows, counts once.
+    Timesteps that occur several times, as in draws with replacement or overlapping windows, count
+    once.
     """
     pieces, used = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     if not len(numbers):
@@ -128,7 +129,7 @@ def _measure_use(
 
 
 def _count_new_timesteps(spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the timesteps of each span that no span before it has, int64 (n,).
+    """Return the number of timesteps of each span that no earlier span has, int64 (n,).
 
     Args:
         spans: int64 (n, 3), sequence, start, stop, by sequence and start.
@@ -147,7 +148,7 @@ def _iter_sequences(
     axis: str,
     kind: str,
     numbers: NDArray[np.int64],
-    extra_facts: Callable[[int], dict[str, int]],
+    describe: Callable[[int], dict[str, int]],
 ) -> Iterator[dict[str, Any]]:
     for first in range(0, len(numbers), _CHUNK):
         chunk = numbers[first : first + _CHUNK]
@@ -163,7 +164,7 @@ def _iter_sequences(
                 "number": number,
                 "id": name,
                 "length": length,
-                **extra_facts(number),
+                **describe(number),
             }
 
 

@@ -1,7 +1,7 @@
 """Several stores for ``seqdata plan``: as parts of a mixture, and zipped.
 
-Of a mixture it reports what an epoch draws of each part; of zipped stores each step has a batch of
-every one.
+The report shows the draws of an epoch from each part. With zipped stores each step has a batch of
+every store.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.urls import redact_secrets, redact_url
 
 MIX_OPTIONS = ("by", "batches", "temperature", "batches_per_update")
-"""Options of the command that go to the mixture; others go to the policy of its parts."""
+"""Options of the command for the mixture; the others are for the policy of its parts."""
 
 
 def parse_batch_sizes(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
-    """Return the numbers of ``16,64``."""
+    """Parse sizes such as ``16,64``."""
     if text is None:
         return None
     try:
@@ -52,16 +52,16 @@ def make_zip(
     lead: str | None,
     make_policy: Callable[[int], Policy],
 ) -> Zip:
-    """Return the policy of a step with a batch of each of several stores.
+    """Return the policy of steps with a batch of each of several stores.
 
     Args:
         locations: Locations of the stores.
-        sizes: Sizes of a batch of each.
-        lead: Name of the store whose epochs are those of the steps; None: the longest.
-        make_policy: Returns the policy of a store, from the size of its batches.
+        sizes: Batch size of each store.
+        lead: Name of the store that determines the epochs; None: the longest.
+        make_policy: Function of a batch size that returns the policy of a store.
 
     Raises:
-        ConfigError: If there are not as many sizes as stores, or none has the name of the lead.
+        ConfigError: If the number of sizes is not that of stores, or no store has the name.
     """
     if len(sizes) != len(locations):
         raise ConfigError(
@@ -75,10 +75,10 @@ def make_zip(
 
 
 def _find_lead(lead: str, locations: Sequence[str], names: Sequence[str]) -> str:
-    """Return the name of the part that the user calls by its name, or as its location.
+    """Return the name of the part with a name or location.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is none, or several.
     """
     if lead in names:
         return lead
@@ -105,9 +105,9 @@ def measure_parts(
 
 
 def join_measures(parts: Mapping[str, BatchMeasures]) -> BatchMeasures:
-    """Return the sizes of steps: rows and timesteps of all parts, and their longest rows in turn.
+    """Return the sizes of steps: sums of rows, timesteps and longest rows over all parts.
 
-    The longest rows are added up, since a model goes through one part after another.
+    The longest rows are added, since a model runs over one part after another.
     """
     joined: list[Any] = [
         np.sum([getattr(measures, name) for measures in parts.values()], axis=0)
@@ -119,12 +119,12 @@ def join_measures(parts: Mapping[str, BatchMeasures]) -> BatchMeasures:
 def compute_zip_stats(
     rule: Zip, index: SequenceIndex, parts: Mapping[str, BatchMeasures]
 ) -> list[PartStats]:
-    """Return what an epoch draws of each part.
+    """Return the draws of an epoch from each zipped part.
 
     Args:
-        rule: How parts are batched.
-        index: The lengths of all parts.
-        parts: Sizes of the batches of each.
+        rule: Policy of the parts.
+        index: Lengths of all parts.
+        parts: Sizes of the batches of each part.
     """
     timesteps = {name: int(measures.timesteps.sum()) for name, measures in parts.items()}
     policies = rule.policies
@@ -146,12 +146,12 @@ class PartStats:
     """Draws of an epoch from one part.
 
     Attributes:
-        part: Its name.
-        batches: Batches of the epoch.
-        share: Share of the batches of the epoch, in [0, 1].
-        timesteps: Real timesteps of these batches.
-        timestep_share: Share of all real timesteps, in [0, 1].
-        passes: How often the epoch goes through the part.
+        part: Name of the part.
+        batches: Number of batches.
+        share: Fraction of the batches of the epoch.
+        timesteps: Number of real timesteps.
+        timestep_share: Fraction of all real timesteps.
+        passes: Number of passes over the part.
     """
 
     part: str
@@ -165,7 +165,7 @@ class PartStats:
 def parse_weights(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> tuple[float, ...] | None:
-    """Return the numbers of ``0.7,0.3``."""
+    """Parse weights such as ``0.7,0.3``."""
     if text is None:
         return None
     try:
@@ -184,12 +184,12 @@ def make_mixture(
 
     Args:
         locations: Locations of the stores.
-        weights: Of each.
+        weights: Weight of each store.
         options: Options of the mixture.
-        make_policy: Returns the policy of the parts; called once all else is checked.
+        make_policy: Function that returns the policy of the parts, called after all other checks.
 
     Raises:
-        ConfigError: If there are not as many weights as stores, or an option is invalid.
+        ConfigError: If the number of weights is not that of stores, or an option is invalid.
     """
     if len(weights) != len(locations):
         raise ConfigError(
@@ -202,10 +202,10 @@ def make_mixture(
 
 
 def open_parts(rule: Mix | Zip, locations: Sequence[str], backend: str | None) -> SequenceIndex:
-    """Return the lengths of the parts of a mixture, or of those that are zipped.
+    """Return the lengths of the parts of a mixture, or of zipped parts.
 
     Raises:
-        ConfigError: If they cannot be taken together.
+        ConfigError: If the parts do not fit together.
     """
     stores = [open_store(location, backend=backend) for location in locations]
     return SequenceIndex.from_store(resolve_parts(dict(zip(rule.parts, stores, strict=True)), rule))
@@ -214,13 +214,13 @@ def open_parts(rule: Mix | Zip, locations: Sequence[str], backend: str | None) -
 def compute_part_stats(
     mix: Mix, index: SequenceIndex, plan: Plan, measures: BatchMeasures
 ) -> list[PartStats]:
-    """Return what an epoch draws of each part.
+    """Return the draws of an epoch from each part of a mixture.
 
     Args:
         mix: The mixture.
-        index: The lengths of all parts.
+        index: Lengths of all parts.
         plan: Plan of the epoch.
-        measures: Measures of its batches.
+        measures: Measures of the batches.
     """
     names = list(index.parts)
     labels = plan.label_parts(range(len(plan))) or []
@@ -253,9 +253,9 @@ def make_parts_table(stats: Sequence[PartStats]) -> Table:
 
 
 def name_parts(locations: Sequence[str]) -> list[str]:
-    """Return the last names of locations; where two are equal, all of their text.
+    """Return unique names of locations: the last part of a path, or all of it if two are equal.
 
-    URLs have no user, password or query in it. What is still equal is numbered.
+    Users, passwords and queries of URLs are left out. Names that are still equal are numbered.
     """
     shown = [redact_url(location) if is_remote(location) else location for location in locations]
     last = [PurePath(location).name or location for location in shown]

@@ -1,4 +1,4 @@
-"""Plots of plans: the padding of ways of batching, and what each lane reads in each step."""
+"""Plots of plans: the padding of policies, and the sequences of lanes in each step."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BINS = 60  # of the histogram of lengths
+_BINS = 60  # bins of the histogram of lengths
 _WIDTH = 1800  # pixels for all steps
 _MAX_STEP_PIXELS = 48
 _HEIGHT = 1100  # pixels for all lanes
 _MAX_LANE_PIXELS = 24
 _MIN_MARK_PIXELS = 3  # least width of a step, in pixels, at which resets are visible
-_GOLDEN = 0.61803398875  # neighbours in a queue get distant hues
+_GOLDEN = 0.61803398875  # gives neighbouring sequences distant hues
 
 Image = NDArray[np.uint8]
 _BACKGROUND, _IDLE, _RESET = (255, 255, 255), (176, 176, 176), (0, 0, 0)
@@ -39,11 +39,11 @@ def draw_plan(
     """Plot a plan next to random, bucketed and token-budget batches of its size.
 
     Args:
-        path: The file to write, a PNG.
-        index: The lengths that are planned.
-        plan: The plan of one epoch, without lanes.
-        label: Name of the plan in the picture.
-        axis: The axis that is planned on.
+        path: Path of the PNG file.
+        index: Lengths of the planned sequences.
+        plan: Plan of one epoch, without lanes.
+        label: Name of the plan in the plot.
+        axis: Axis that is planned on.
         seed: Seed of the other plans.
 
     Raises:
@@ -63,7 +63,7 @@ def draw_plan(
 
 
 def _comparison_policies(own: BatchMeasures, axis: str) -> dict[str, Any]:
-    """Return policies whose batches have as many rows, or timesteps, as the plan's."""
+    """Return policies whose batches have as many rows, or timesteps, as those of a plan."""
     rows = max(1, round(float(own.rows.mean()))) if len(own.rows) else 1
     most = max(1, int(own.longest.max(initial=1)))
     tokens = max(most, int(np.median(own.rows * own.longest))) if len(own.rows) else most
@@ -123,21 +123,21 @@ def save_figure(figure: Figure, path: Path) -> None:
         OSError: If it cannot be written.
     """
     if path.suffix.lower() not in ("", ".png"):
-        needed = "a path that ends in .png, as what is drawn"
+        needed = "a path that ends in .png"
         raise ConfigError(must_be("`--plot`", needed, repr(str(path)), "Choose another"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open_atomically(path.resolve()) as file:  # that a link leads to
+    with open_atomically(path.resolve()) as file:  # the target of a link
         figure.savefig(file, dpi=120, format="png")
 
 
 def draw_lanes(path: Path, plan: Plan) -> None:
     """Plot lanes as rows and steps as columns, with a colour for each sequence.
 
-    Where a row is shorter than the longest of its step, the rest is white. Idle rows are grey,
+    The rest of a row that is shorter than the longest of its step is white. Idle rows are grey,
     resets have a black edge, and context is pale.
 
     Args:
-        path: The file to write, a PNG.
+        path: Path of the PNG file.
         plan: The plan of one epoch, dealt by rows.
 
     Raises:
@@ -178,15 +178,16 @@ def _format_title(plan: Plan, drawn: int) -> str:
 
 def paint_lanes(plan: Plan, steps: NDArray[np.int64]) -> tuple[Image, bool]:
     """Return the picture, uint8 (height, width, 3), and whether resets are marked."""
-    wide = max(1, min(_MAX_STEP_PIXELS, _WIDTH // max(1, len(steps))))
-    high = max(1, min(_MAX_LANE_PIXELS, _HEIGHT // plan.lanes))
-    has_resets = wide >= _MIN_MARK_PIXELS
-    image = np.full((plan.lanes, max(1, len(steps)) * wide, 3), _BACKGROUND, dtype=np.uint8)
-    for column, number in enumerate(steps.tolist()):
-        _paint_step(image[:, column * wide : (column + 1) * wide], plan, number, marked=has_resets)
-    image = np.repeat(image, high, axis=0)
-    if high >= 4:
-        image[high - 1 :: high] = _BACKGROUND  # a line between lanes
+    width = max(1, min(_MAX_STEP_PIXELS, _WIDTH // max(1, len(steps))))
+    height = max(1, min(_MAX_LANE_PIXELS, _HEIGHT // plan.lanes))
+    has_resets = width >= _MIN_MARK_PIXELS
+    image = np.full((plan.lanes, max(1, len(steps)) * width, 3), _BACKGROUND, dtype=np.uint8)
+    for column, step in enumerate(steps.tolist()):
+        cells = image[:, column * width : (column + 1) * width]
+        _paint_step(cells, plan, step, marked=has_resets)
+    image = np.repeat(image, height, axis=0)
+    if height >= 4:
+        image[height - 1 :: height] = _BACKGROUND  # a line between lanes
     return image, has_resets
 
 
@@ -197,7 +198,7 @@ def _paint_step(cells: Image, plan: Plan, number: int, *, marked: bool) -> None:
     rows = np.arange(len(spans) + 1) if batch.rows is None else batch.rows
     lengths = spans[:, 2] - spans[:, 1]
     cumulative = np.cumsum(lengths)
-    wide = cells.shape[1]
+    width = cells.shape[1]
     longest = max(
         1, int((cumulative[rows[1:] - 1] - cumulative[rows[:-1]] + lengths[rows[:-1]]).max())
     )
@@ -206,15 +207,15 @@ def _paint_step(cells: Image, plan: Plan, number: int, *, marked: bool) -> None:
         timestep = 0
         for span in range(int(rows[lane]), int(rows[lane + 1])):
             first, timestep = timestep, timestep + int(lengths[span])
-            pixels = cells[lane, first * wide // longest : -(-timestep * wide // longest)]
+            pixels = cells[lane, first * width // longest : -(-timestep * width // longest)]
             pixels[:] = colours[span]
             begins = spans[span, 1] == 0 and not plan.carry
             if marked and len(pixels) and (begins or (plan.carry and not number and not first)):
-                pixels[: 1 + wide // 16] = _RESET
+                pixels[: 1 + width // 16] = _RESET
         if not timestep:
             cells[lane] = _IDLE
         elif plan.overlap and (number if plan.carry else spans[rows[lane], 1]):
-            context = cells[lane, : plan.overlap * wide // longest]
+            context = cells[lane, : plan.overlap * width // longest]
             context[:] = 255 - (255 - context) // 3
 
 

@@ -1,7 +1,4 @@
-"""The figures that ``seqdata stats`` and ``seqdata plan`` report.
-
-Among them are the numbers of NaN and infinite values in a store, by field, for ``seqdata stats``.
-"""
+"""Figures in the reports of ``seqdata stats`` and ``seqdata plan``."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ from seqdata.sharing import Tail, World, share
 from seqdata.storage.fields import default_axis
 from seqdata.storage.store_repr import HistogramBin, histogram
 
-MAX_BYTES_UNASKED = 1 << 30  # that are read without ``--values``
+MAX_BYTES_UNASKED = 1 << 30  # most bytes that are read without ``--values``
 _CHUNK_TIMESTEPS = 1 << 18  # timesteps that are read together
 _CHUNK_SEQUENCES = 1 << 12  # sequences that are read together
 
 
 @dataclass(slots=True)
 class ValueCounts:
-    """Values of one field that are not finite.
+    """Counts of the values of one field that are not finite.
 
     Attributes:
         nan: Number of NaN values.
         inf: Number of infinite values, of either sign.
-        sequences: Number of sequences with such a value; a sequence that is read in parts may be
+        sequences: Number of sequences with such a value; a sequence that is read in chunks may be
             counted more than once.
     """
 
@@ -80,7 +77,7 @@ def _is_float(dtype: str) -> bool:
 
 
 def _iter_spans(lengths: NDArray[Any], *, with_values: bool) -> Iterator[NDArray[np.int64]]:
-    """Yield spans of all sequences: whole, in parts, or (not ``with_values``) empty."""
+    """Yield spans of all sequences, whole or in chunks; without ``with_values`` empty ones."""
     spans: list[tuple[int, int, int]] = []
     timesteps = 0
     for number, length in enumerate(lengths.tolist() if with_values else [0] * len(lengths)):
@@ -139,14 +136,14 @@ def compute_length_stats(lengths: NDArray[Any]) -> LengthStats:
 
 
 def compute_idle_share(plan: Plan) -> float:
-    """Return the share of a plan's rows that are idle lanes; 0 if the plan has no lanes."""
+    """Return the fraction of a plan's rows that are idle lanes; 0 if the plan has no lanes."""
     rows = len(plan) * plan.lanes
     return 1.0 - plan.totals(0, len(plan))[1] / rows if rows else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldStats:
-    """The division of a plan among a number of ranks.
+    """Distribution of a plan over a number of ranks.
 
     Attributes:
         size: Number of ranks.
@@ -176,7 +173,7 @@ def compute_world_stats(
     stats = []
     for count in sizes:
         steps = len(share(plan, World(0, count), tail=tail))
-        full_steps = 0 if plan.lanes else len(plan) // count * count  # of full steps
+        full_steps = 0 if plan.lanes else len(plan) // count * count  # batches of full steps
         missing = 0 if plan.lanes else steps * count - len(plan)
         longest_by_step = batches.longest[:full_steps].reshape(-1, count)
         mean = float(longest_by_step.mean(axis=1).sum())

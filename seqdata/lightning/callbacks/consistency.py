@@ -1,7 +1,7 @@
-"""Checks that all ranks have the same model, bit for bit.
+"""Callback that checks that all ranks have the same model, bit for bit.
 
-Otherwise training continues and is wrong: because gradients of a rank were not averaged, or each
-rank has a state of its own.
+If gradients of a rank were not averaged, or ranks have states of their own, training would continue
+with wrong results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BIT_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest_tensors(tensors: Sequence[Tensor]) -> list[int]:
-    """Return a digest of each tensor; each device is waited for once."""
+    """Return a digest of each tensor, with one synchronization."""
     if not tensors:
         return []
     digests = [_digest_tensor(tensor.detach()) for tensor in tensors]
@@ -55,11 +55,11 @@ def _digest_tensor(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SeenBatch:
-    """The batch of a rank.
+    """Digest of a rank's batch.
 
     Attributes:
-        replica: Its data-parallel rank; ranks of one replica must have the same batch.
-        digest: Digest of its batch; empty if it has only filler.
+        replica: Data-parallel rank; ranks of one replica must have the same batch.
+        digest: Digest of its batch; empty if it has only dummy rows.
     """
 
     replica: int
@@ -67,7 +67,7 @@ class SeenBatch:
 
 
 def digest_batch(batch: Any) -> tuple[int, ...]:
-    """Return digests of all tensors of a batch of any kind; none for filler."""
+    """Return digests of all tensors of a batch of any kind; none for dummy rows."""
     tensors: list[Tensor] = []
     if isinstance(batch, Mapping):
         return tuple(digest for part in batch.values() for digest in digest_batch(part))
@@ -81,7 +81,7 @@ def digest_batch(batch: Any) -> tuple[int, ...]:
 
 
 def describe_duplicates(ranks: Sequence[SeenBatch]) -> str:
-    """Return a text with the ranks of several replicas that have the same batch; else ""."""
+    """Return a message about replicas that have the same batch; empty if there are none."""
     ranks_by_digest: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank, seen_batch in enumerate(ranks):
         if seen_batch.digest:
@@ -110,10 +110,10 @@ class RankConsistency(Callback):
 
     Before the first step and after every ``every_n_steps`` steps, each rank computes a digest of
     each tensor on its device, and the ranks exchange the digests. Running statistics of batch and
-    instance norms are left out: each rank has its own, until DDP's next forward pass.
+    instance norms are left out: they differ between ranks until DDP's next forward pass.
 
     In the first step batches are compared as well: rank 0 warns of ranks with equal batches.
-    `WavefrontStrategy` refuses it, for there each rank trains layers of its own.
+    ``WavefrontStrategy``, in which ranks train different layers, refuses this callback.
 
     Args:
         every_n_steps: Number of steps between comparisons.
@@ -121,7 +121,7 @@ class RankConsistency(Callback):
 
     Raises:
         ConfigError: If an argument is invalid, or the strategy shards parameters.
-        RanksDifferError: While training: if ranks differ, with the first name and these ranks.
+        RanksDifferError: While training: if ranks differ; it names the first tensor and the ranks.
 
     Examples:
         >>> check = RankConsistency(every_n_steps=200)
@@ -227,7 +227,7 @@ class RankConsistency(Callback):
 
 
 def _iterate_tensors(module: LightningModule) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters, then buffers, by name; without uninitialised ones."""
+    """Yield names and tensors of initialised parameters, then of buffers."""
     rank_own_names = {
         f"{name}.{running}" if name else running
         for name, submodule in module.named_modules()
@@ -250,9 +250,8 @@ def _make_difference_error(
     name: str, ranks: Sequence[Digests], updates: int, buffers: dict[str, Tensor]
 ) -> RanksDifferError:
     values = [rank.get(name) for rank in ranks]
-    common_value = Counter(values).most_common(1)[0][
-        0
-    ]  # among equally frequent values, that of rank 0
+    # among equally frequent values, that of the lowest rank
+    common_value = Counter(values).most_common(1)[0][0]
     odd_ranks = [rank for rank, value in enumerate(values) if value != common_value]
     others = ", ".join(str(rank) for rank, value in enumerate(values) if value == common_value)
     kind, hint = (

@@ -1,4 +1,4 @@
-"""Monitors the data side: tokens per second, padding, and how long the Trainer waits for data."""
+"""Callback that monitors the data side: tokens per second, padding, and time spent waiting."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class DataMonitor(Callback):
     """Logs figures of the data side, without communication or waiting for a device in a step.
 
     In each step that the Trainer logs (``log_every_n_steps``), of rank 0, over the steps since the
-    previous one: ``data/tokens_per_second``; ``data/wait_share``, part of the time spent waiting
-    for data; ``data/wait_seconds``, of a step; ``data/padding_share``, part of the batches that is
-    padding or filler; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
+    previous one: ``data/tokens_per_second``; ``data/wait_share``, the fraction of the time spent
+    waiting for data; ``data/wait_seconds`` of a step; ``data/padding_share``, the fraction that is
+    padding or dummy rows; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
 
     At the end of each epoch, over the epoch and of every rank, gathered once:
     ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share``.
 
-    Validations do not count. Batches that are tuples or dicts are known from the plan. For a loader
-    that is not of a ``SequenceDataModule`` it warns once; then only the time of a SequenceBatch is
-    known.
+    Validations do not count. For batches that are tuples or dicts figures follow from the plan. For
+    a loader that is not of a ``SequenceDataModule`` it warns once, and logs only what the batches
+    have.
 
     Attributes:
         ranks: Figures of each rank in the latest epoch that ended.
@@ -65,7 +65,7 @@ class DataMonitor(Callback):
     ) -> None:
         """Count a step, and log if the Trainer logs."""
         del outputs, batch_idx
-        step_stats = self._timer.step(trainer, self._timer.get_facts(trainer, batch))
+        step_stats = self._timer.step(trainer, self._timer.get_batch_info(trainer, batch))
         self._recent_stats, self._epoch_stats = (
             self._recent_stats + step_stats,
             self._epoch_stats + step_stats,

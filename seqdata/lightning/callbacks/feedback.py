@@ -1,7 +1,7 @@
-"""Draws by what the model found hard: weights from scores by id, in the middle of a run.
+"""Callback that draws hard sequences more often: weights from scores by id, during a run.
 
-The callback passes on what training steps return. The DataModule gathers it once per segment, and
-plans the next segment with the weights that follow from it.
+The callback collects the outputs of training steps. The DataModule gathers them once per segment,
+and plans the next segment with the weights that follow from them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from seqdata.lightning.feedback_run import FeedbackOptions, FeedbackRun
 
 
 class Feedback(Callback):
-    """Changes weights every so many updates, by the scores that training steps return.
+    """Changes weights periodically, by the scores that training steps return.
 
     With ``batching=Weighted(...)`` a sequence is drawn in proportion to its latest mean score, at
     least a tenth as often as the mean. With a ``Mix`` the weight of a part is multiplied by its
-    mean score. Weights change where a segment begins: every ``every`` updates, and with each epoch.
-    A checkpoint has them, with the scores since the last change, so that a resumed run continues
-    exactly. With ``batches_per_update`` of the DataModule it does so on any number of ranks.
+    mean score. Weights change when a segment begins: after ``every`` updates, and with each epoch.
+    A checkpoint has the weights and the scores since the last change, so that a resumed run
+    continues exactly; with ``batches_per_update`` of the DataModule, on any number of ranks.
 
     Args:
         score: Key of the score in the dict that ``training_step`` returns: a tensor (rows,) with a
             value for each row of the batch, or one value, which counts for each of them.
-        every: Optimizer updates of a segment.
-        weigh: ``weigh(scores) -> weights``, the same on every rank: of float64 (sequences,), NaN
-            where a sequence was not met yet, in the order of the store; of a ``Mix`` part -> mean
-            score. None: as above.
+        every: Number of optimizer updates of a segment.
+        weigh: Function of scores that returns weights, the same on every rank: of float64
+            (sequences,), in the order of the store, NaN for a sequence without a score; for a
+            ``Mix`` of a dict part -> mean score. None: weights as above.
 
     Raises:
-        ConfigError: If an argument is invalid; while training: if a batch has no ids, a step
-            returns no such score, or a score is not finite.
+        ConfigError: If an argument is invalid, or the callback is added to the Trainer too late;
+            while training: if a batch has no ids, a step returns no such score, or a score is not
+            finite.
 
     Examples:
         >>> feedback = Feedback(score="loss", every=1_000)
@@ -56,7 +57,7 @@ class Feedback(Callback):
         self.feedback_run: FeedbackRun | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check that there is a SequenceDataModule, which changes the weights."""
+        """Raise unless there is a SequenceDataModule, which changes the weights."""
         del pl_module
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
         if stage == "fit" and not isinstance(datamodule, SequenceDataModule):
@@ -68,16 +69,28 @@ class Feedback(Callback):
                 )
             )  # fmt: skip
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raise if the callback was added after the DataModule was set up."""
+        del trainer, pl_module
+        self._get_run()
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Collect the scores of a step."""
         del trainer, pl_module, batch_idx
-        if self.feedback_run is not None:
-            self.feedback_run.add(outputs, batch)
+        self._get_run().add(outputs, batch)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the run."""
-        del trainer, pl_module
-        if stage == "fit":
-            self.feedback_run = None
+        del trainer, pl_module, stage
+        self.feedback_run = None
+
+    def _get_run(self) -> FeedbackRun:
+        if self.feedback_run is None:
+            raise ConfigError(
+                "Feedback: the callback must be one of the Trainer's before `setup`, but was added "
+                "later, when the data was planned already. Pass it to the Trainer as `callbacks`, "
+                "or return it from `configure_callbacks`"
+            )
+        return self.feedback_run

@@ -1,4 +1,4 @@
-"""Logs the steps and exceptions of each rank to a file, a line for each.
+"""Callback that logs the steps and exceptions of each rank to a file, one line each.
 
 A line is appended in one write, so that lines of several processes do not mix.
 """
@@ -20,7 +20,11 @@ from torch import Tensor
 
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, get_facts, get_train_loader
+from seqdata.lightning.callbacks._support.batch_info import (
+    BatchInfo,
+    get_batch_info,
+    get_train_loader,
+)
 
 _MAX_TEXT = 8_000  # characters of a message, a note or a traceback
 
@@ -29,16 +33,16 @@ class RankFileLogger(Callback):
     """Writes a line of JSON for each step of each rank, and for an exception, to one file.
 
     The file is in the Trainer's log folder, which must be set; ``fast_dev_run`` writes none. Every
-    line has ``time`` (seconds since 1970), ``rank`` and ``event``: ``step``, ``exception``, or that
-    of ``record``. Steps have ``epoch``, ``batch`` (its number in the plan), ``step``, ``update``,
+    line has ``time`` (seconds since 1970), ``rank`` and ``event``: ``step``, ``exception``, or an
+    event of ``record``. Steps have ``epoch``, ``batch`` (index in the plan), ``step``, ``update``,
     ``tokens`` and ``padded`` timesteps, and as ``values`` the numbers that ``training_step``
     returns: reading them waits for the device. Exceptions have the position of the run, ``error``,
-    ``message``, ``details``, ``notes`` and ``traceback``. If the file cannot be written, it warns
-    once, and at the end of the lines that are missing; training continues.
+    ``message``, ``details``, ``notes`` and ``traceback``. If the file cannot be written, a warning
+    says so once, another one at the end counts missing lines, and training continues.
 
     Args:
-        name: Name of the file. With ``{rank}`` in it each rank has its own file: for folders that
-            several machines share, in which lines of two machines may overwrite each other.
+        name: Name of the file. With ``{rank}`` in it each rank has a file of its own, for folders
+            that several machines share, where lines of two machines may overwrite each other.
         every_n_steps: Number of steps per line.
 
     Attributes:
@@ -72,7 +76,7 @@ class RankFileLogger(Callback):
         self.path: Path | None = None
         self._name, self._every_n_steps = name, every_n_steps
         self._rank = 0
-        self._step_facts: dict[str, Any] = {}
+        self._step_info: dict[str, Any] = {}
         self._missing = 0  # lines that could not be written
         self._is_torn = False  # whether the last line was written in part
 
@@ -84,7 +88,7 @@ class RankFileLogger(Callback):
         """
         del pl_module, stage
         folder = adapter.get_run_folder(trainer)  # collective
-        self._rank, self._step_facts = trainer.global_rank, {}
+        self._rank, self._step_info = trainer.global_rank, {}
         self._missing, self._is_torn = 0, False
         self.path = None
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -105,8 +109,8 @@ class RankFileLogger(Callback):
     ) -> None:
         """Record the position of the run."""
         del pl_module
-        facts = get_facts(batch, get_train_loader(trainer))
-        self._step_facts = _describe_step(trainer, facts, batch_idx)
+        info = get_batch_info(batch, get_train_loader(trainer))
+        self._step_info = _describe_step(trainer, info, batch_idx)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -117,7 +121,7 @@ class RankFileLogger(Callback):
             values = _select_numbers(outputs)
             if "loss" in values:  # Lightning has divided it
                 values["loss"] *= adapter.count_accumulated(trainer)
-            self.record("step", {**self._step_facts, "values": values})
+            self.record("step", {**self._step_info, "values": values})
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -128,7 +132,7 @@ class RankFileLogger(Callback):
         self.record(
             "exception",
             {
-                **self._step_facts,
+                **self._step_info,
                 "stage": trainer.state.stage,
                 "error": type(exception).__name__,
                 "message": str(exception)[:_MAX_TEXT],
@@ -143,7 +147,7 @@ class RankFileLogger(Callback):
 
         Args:
             event: Name of the event.
-            values: Any values; what JSON cannot represent is written as text.
+            values: Any values; those that JSON cannot represent are written as strings.
         """
         if self.path is None:
             return
@@ -188,16 +192,16 @@ def _append_line(path: Path, line: bytes) -> int:
         os.close(descriptor)
 
 
-def _describe_step(trainer: Trainer, facts: BatchFacts | None, step: int) -> dict[str, Any]:
+def _describe_step(trainer: Trainer, info: BatchInfo | None, step: int) -> dict[str, Any]:
     counters = {"step": step, "update": trainer.global_step}
-    if facts is None:
+    if info is None:
         return {"epoch": trainer.current_epoch, **counters}
-    batch_facts = {"epoch": facts.epoch, "batch": facts.number}
-    return {**batch_facts, **counters, "tokens": facts.tokens, "padded": facts.padded}
+    batch_info = {"epoch": info.epoch, "batch": info.number}
+    return {**batch_info, **counters, "tokens": info.tokens, "padded": info.padded}
 
 
 def _select_numbers(outputs: Any) -> dict[str, float]:
-    """Return the single numbers of a training step's result; a tensor alone is the loss."""
+    """Return the scalars in the output of a training step; a tensor alone is the loss."""
     values = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
     return {
         str(name): float(value)
@@ -207,7 +211,7 @@ def _select_numbers(outputs: Any) -> dict[str, float]:
 
 
 def _to_strict_json(value: Any) -> Any:
-    """Return a value with NaN and infinity as text, which strict JSON does not have."""
+    """Return a value with NaN and infinities, which strict JSON does not have, as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Records which sequences each step trained and their losses, for ``seqdata why``."""
+"""Callback that records the sequences and losses of each step, for ``seqdata why``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.batch_facts import get_metadata, get_train_loader
+from seqdata.lightning.callbacks._support.batch_info import get_metadata, get_train_loader
 from seqdata.lightning.ranks.collect import GatherGroup
 from seqdata.lightning.scores import LOSS, BatchScores, ScoreCollector
 from seqdata.runs.loss_files import LossBlock, LossHeader, LossWriter, count_fits
@@ -23,23 +23,25 @@ class LossRecord(Callback):
 
     ``seqdata why RUN --step N`` then names the sequences that made a step's loss high. The files
     are in the run's log folder, next to ``seqdata-run.yaml``. A fit that resumes from a checkpoint
-    adds files; what it trains again replaces the earlier records of these steps.
+    adds files; steps that it trains again replace the earlier records of these steps.
 
-    The loss of a batch tells little of its sequences: they are told apart over several epochs.
-    Return one value for each row under a key of its own, and pass the key as ``score``::
+    The loss of a batch says little about its sequences, which are distinguished over several epochs
+    only. Return one value for each row under another key, and pass the key as ``score``::
 
         return {"loss": loss, "losses": loss_of_each_row}
 
-    A step costs some 35 microseconds and waits for no device; what is kept until the next write is
-    ids and scores of ``every`` batches. If a file cannot be written, it warns once, and at the end
-    of the batches that are missing; training continues, and the record once there is room.
+    A step takes about 35 microseconds and does not wait for a device; ids and scores of up to
+    ``every`` batches are kept in memory. If a file cannot be written, a warning says so once,
+    another one at the end counts missing batches, training continues, and so does the record once
+    there is space.
 
     Args:
         folder: Folder of the files; None: the Trainer's log folder.
-        score: Key of the scores in what ``training_step`` returns: one value for each row, or one
-            of the batch. A tensor alone is ``loss``.
-        every: Batches of a rank between two writes. They are also written with each checkpoint and
-            when training ends or fails; a process that is killed loses at most these.
+        score: Key of the scores in the output of ``training_step``: one value for each row, or one
+            for the batch. A tensor alone is ``loss``.
+        every: Number of batches of a rank between two writes. Batches are also written with each
+            checkpoint and when training ends or fails; a process that is killed loses at most
+            these.
 
     Attributes:
         path: Path of this rank's file; None before the first write.
@@ -118,7 +120,7 @@ class LossRecord(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Write what was collected: a run that resumes from here has all before it."""
+        """Write the collected batches, so that a run that resumes from here has all before it."""
         del trainer, pl_module, checkpoint
         self._write()
 

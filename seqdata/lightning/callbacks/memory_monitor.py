@@ -1,6 +1,6 @@
-"""Monitors each rank's memory and load, and reports the batch for which memory ran out.
+"""Callback that monitors memory and load of each rank, and reports the batch that did not fit.
 
-The report names the batch, and the size that would have fitted.
+The report names the batch, and a size that would have fitted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.errors import ConfigError, SeqDataWarning, must_be
 from seqdata.lightning import adapter
-from seqdata.lightning.callbacks._support.batch_facts import (
-    BatchFacts,
-    get_planned_facts,
+from seqdata.lightning.callbacks._support.batch_info import (
+    BatchInfo,
+    get_planned_info,
     get_train_loader,
 )
 from seqdata.lightning.callbacks._support.step_stats import StepStats, StepTimer, describe_skew
@@ -31,7 +31,7 @@ _MAX_IDS = 20
 
 
 def get_peak_bytes(device: torch.device) -> int:
-    """Return the peak number of bytes of tensors on a CUDA device, or else of this process."""
+    """Return the peak number of bytes of tensors on a CUDA device, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if _STATUS.exists():
@@ -55,13 +55,13 @@ class RankMemoryMonitor(Callback):
     logs ``memory/rank_0/peak_bytes``, ``…/tokens`` and ``…/padded_timesteps`` of these steps for
     each. Peak memory is that of tensors on a CUDA device since the start, else of the process.
 
-    If memory runs out, the exception gets a note: the batch's epoch, number, shape and ids, the
+    If memory runs out, the exception gets a note: the batch's epoch, index, shape and ids, the
     command that replays it, and the budget that would have fitted.
 
     Args:
         every_n_steps: Number of steps between exchanges.
-        skew: Most that a rank may have in these steps, relative to the others: timesteps, memory,
-            or step time because of waiting for data.
+        skew: Largest ratio of a rank's timesteps, memory, or step time with waiting for data to
+            that of the other ranks.
 
     Attributes:
         ranks: Figures of each rank at the last exchange.
@@ -96,7 +96,7 @@ class RankMemoryMonitor(Callback):
         self._gather_group = GatherGroup()
         self._recent_stats = StepStats()
         self._largest_batch = 0
-        self._facts: BatchFacts | None = None
+        self._batch_info: BatchInfo | None = None
         self._has_warned = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -120,21 +120,21 @@ class RankMemoryMonitor(Callback):
         """Resume the clock."""
         del trainer, pl_module
         self._timer.resume()
-        self._facts = None
+        self._batch_info = None
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Record the batch."""
         del pl_module, batch_idx
-        self._facts = self._timer.get_facts(trainer, batch)
+        self._batch_info = self._timer.get_batch_info(trainer, batch)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count a step; exchange figures every ``every_n_steps`` steps."""
         del pl_module, outputs, batch, batch_idx
-        step_stats = self._timer.step(trainer, self._facts)
+        step_stats = self._timer.step(trainer, self._batch_info)
         self._recent_stats += step_stats
         self._largest_batch = max(self._largest_batch, step_stats.largest)
         if self._recent_stats.steps >= self._every_n_steps:
@@ -155,31 +155,27 @@ class RankMemoryMonitor(Callback):
         self._gather_group.close()
         if is_out_of_memory(exception):
             exception.add_note(f"RankMemoryMonitor: {self._describe_out_of_memory(trainer)}")
-        self._facts = None
+        self._batch_info = None
 
     def _describe_out_of_memory(self, trainer: Trainer) -> str:
-        """Return a text with the batch for which memory ran out, if on the device or not."""
+        """Return the message about the batch for which memory ran out."""
         is_evaluation = not trainer.training
         loader = find_evaluated_loader(trainer) if is_evaluation else get_train_loader(trainer)
-        facts = (
-            get_planned_facts(loader)
-            if loader is not None
-            else None
-            if is_evaluation
-            else self._facts
-        )
-        if facts is None:
+        info = None if is_evaluation else self._batch_info
+        if loader is not None:
+            info = get_planned_info(loader)
+        if info is None:
             return f"out of memory on rank {trainer.global_rank}; the batch is unknown"
-        description = describe_batch(facts, trainer.global_rank)
+        description = describe_batch(info, trainer.global_rank)
         if is_evaluation:
             stage = adapter.get_stage(trainer)
             message = f"{description}, in {stage}: lower the budget of `eval_batching`"
         else:
-            message = f"{description}. {make_advice(facts, self._largest_batch)}"
+            message = f"{description}. {make_advice(info, self._largest_batch)}"
         return (
             message
             if loader is None
-            else message + format_replay_hint(loader, facts.epoch, facts.number)
+            else message + format_replay_hint(loader, info.epoch, info.number)
         )
 
     def _report(self, trainer: Trainer, *, check_skew: bool) -> None:
@@ -218,39 +214,39 @@ def is_out_of_memory(exception: BaseException) -> bool:
     return isinstance(exception, RuntimeError) and any(text in message for text in _MESSAGES)
 
 
-def describe_batch(facts: BatchFacts, rank: int) -> str:
-    """Return a text with the batch and its shape.
+def describe_batch(info: BatchInfo, rank: int) -> str:
+    """Return a message about the batch and its shape.
 
     Args:
-        facts: Facts about the batch.
+        info: Information about the batch.
         rank: The rank that had no memory left.
     """
-    sizes = [f"{name}: {_describe_size(part)}" for name, part in facts.parts.items()]
+    sizes = [f"{name}: {_describe_size(part)}" for name, part in info.parts.items()]
     return (
-        f"out of memory on rank {rank} in epoch {facts.epoch}, batch {facts.number}: "
-        f"{'; '.join(sizes) or _describe_size(facts)}"
+        f"out of memory on rank {rank} in epoch {info.epoch}, batch {info.number}: "
+        f"{'; '.join(sizes) or _describe_size(info)}"
     )
 
 
-def make_advice(facts: BatchFacts, largest: int) -> str:
-    """Return a text with the size that would have fitted.
+def make_advice(info: BatchInfo, largest: int) -> str:
+    """Return a message about the size that would have fitted.
 
     Args:
-        facts: Facts about the batch that did not fit.
+        info: Information about the batch that did not fit.
         largest: Timesteps after padding of the largest batch that fitted; 0 if none did.
     """
-    if facts.parts:
+    if info.parts:
         passed = f"had at most {largest} timesteps" if largest else "were none"
         return (
-            f"This step had {facts.padded} timesteps after padding over all parts; steps that "
+            f"This step had {info.padded} timesteps after padding over all parts; steps that "
             f"passed before {passed}. Lower the sizes of its parts' batches"
         )
     if not largest:
         return (
-            f"No batch has passed: a budget below {facts.padded} timesteps after padding "
+            f"No batch has passed: a budget below {info.padded} timesteps after padding "
             f"(TokenBudget), or a smaller model"
         )
-    if largest < facts.padded:
+    if largest < info.padded:
         return (
             f"The largest batch that passed had {largest} timesteps after padding, so this budget "
             f"would have fitted: TokenBudget({largest})"
@@ -262,10 +258,10 @@ def make_advice(facts: BatchFacts, largest: int) -> str:
     )
 
 
-def _describe_size(facts: BatchFacts) -> str:
-    ids = facts.ids.tolist()
+def _describe_size(info: BatchInfo) -> str:
+    ids = info.ids.tolist()
     shown = ", ".join(map(str, ids[:_MAX_IDS])) + (", …" if len(ids) > _MAX_IDS else "")
     return (
-        f"{facts.rows} rows x {facts.width} timesteps, {facts.padded} after padding "
-        f"({facts.real} real), ids {shown}"
+        f"{info.rows} rows x {info.width} timesteps, {info.padded} after padding "
+        f"({info.real} real), ids {shown}"
     )

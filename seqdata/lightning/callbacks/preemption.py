@@ -1,8 +1,7 @@
-"""Stops all ranks at the same batch after a signal to any of them.
+"""Callback that stops all ranks at the same batch after a signal to any of them.
 
-Lightning's handler communicates with other ranks inside the signal handler, which hangs if the
-signal is sent to another rank than 0, or to all. This one only sets a flag, which the loaders
-exchange.
+Lightning communicates with other ranks inside the signal handler, which hangs if the signal is sent
+to another rank than 0, or to all. This handler only sets a flag, which the loaders exchange.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ class Preemption(Callback):
     as if it had not been stopped. After the fit the previous handlers are restored.
 
     Args:
-        signals: Names of signals; on SLURM also that of ``--signal``, such as ``SIGUSR1``.
+        signals: Names of signals; on SLURM also the one of ``--signal``, such as ``SIGUSR1``.
 
     Raises:
-        ConfigError: If there is no such signal, or it cannot be handled here.
+        ConfigError: If a signal does not exist, or cannot be handled here.
 
     Examples:
         >>> stops = Preemption(("SIGTERM", "SIGUSR1"))
     """
 
-    is_rank_local = True  # any rank may have it: its flag is exchanged by the loaders
+    is_rank_local = True  # not compared over ranks: loaders exchange its flag
 
     def __init__(self, signals: Sequence[str] = ("SIGTERM",)) -> None:
         names = (signals,) if isinstance(signals, str) else tuple(signals)
@@ -72,8 +71,8 @@ class Preemption(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replace Lightning's handlers, which are set by now.
 
-        At the end, and after an exception once everything is saved, the Trainer restores the
-        handlers that were set before the fit.
+        The Trainer restores the handlers from before the fit at its end, and after an exception
+        once everything is saved.
         """
         del trainer, pl_module
         for number in self._signals:

@@ -1,4 +1,4 @@
-"""Scales the learning rate by the length of a chunk, update by update.
+"""Callback that scales the learning rate by the length of a chunk, update by update.
 
 If chunk lengths are random (``TBPTT(…, jitter=True)``), a short chunk is trained with a
 proportionally smaller learning rate, as AWD-LSTM does (Merity, Keskar and Socher, 2018).
@@ -12,18 +12,18 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from seqdata.errors import ConfigError, must_be
-from seqdata.lightning.callbacks._support.batch_facts import get_lr_scale, get_train_loader
+from seqdata.lightning.callbacks._support.batch_info import get_lr_scale, get_train_loader
 
 
 class RescaleLearningRate(Callback):
     """Multiplies every learning rate by ``batch.lr_scale``, for one optimizer step at a time.
 
-    Under accumulation it is the mean over the update's batches. The rates are restored before
-    learning rate schedulers and checkpoints read them.
+    With accumulation the factor is the mean over the update's batches. Rates are restored before
+    schedulers and checkpoints read them.
 
     Raises:
-        ConfigError: While training: if an optimizer is not torch's, or a batch has no
-            ``lr_scale``.
+        ConfigError: While training: if an optimizer is not a ``torch.optim.Optimizer``, or a batch
+            has no ``lr_scale``.
 
     Examples:
         >>> rescale = RescaleLearningRate()
@@ -33,7 +33,7 @@ class RescaleLearningRate(Callback):
         self._steps: list[_RescaledStep] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Register for every optimizer step."""
+        """Register hooks around the steps of every optimizer."""
         del pl_module
         for optimizer in trainer.optimizers:
             if not isinstance(optimizer, Optimizer):
@@ -58,15 +58,14 @@ class RescaleLearningRate(Callback):
                 f"{type(batch).__name__} of a loader that is not seqdata's. Train with a "
                 "SequenceDataModule."
             )
-        # With manual optimization a module steps at any time; otherwise `batch_idx` determines
-        # updates.
+        # with manual optimization a module steps at any time; otherwise `batch_idx` decides
         is_manual = not pl_module.automatic_optimization
         is_first = not is_manual and batch_idx % trainer.accumulate_grad_batches == 0
         for step in self._steps:
             step.add(scale, is_first=is_first)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the optimizers."""
+        """Remove the hooks of the optimizers."""
         del trainer, pl_module
         self._remove_hooks()
 
@@ -84,7 +83,7 @@ class RescaleLearningRate(Callback):
 
 
 class _RescaledStep:
-    """Keeps an optimizer's learning rates while it steps with scaled ones."""
+    """Hooks of an optimizer that scale its learning rates for a step, and restore them."""
 
     __slots__ = ("_hooks", "_optimizer", "_own_rates", "_scales")
 

@@ -1,4 +1,4 @@
-"""Merges predictions into a store or a table: each sequence once, in the order of the data."""
+"""Merge of predictions into a store or a table: each sequence once, in the order of the data."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _KEYS_AT_ONCE = 1 << 12  # sequences whose ids are looked up together
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictionTarget:
-    """The destination of one data set's predictions, and what must be predicted.
+    """Destination of one data set's predictions, and the rows that must be predicted.
 
     Attributes:
         store: The predicted store.
-        root: The folder of the store that is written, or the file of a table.
-        axis: The axis that was planned on.
+        root: Folder of the store that is written, or file of a table.
+        axis: Axis that was planned on.
         rows: Number of planned rows.
         is_per_span: Whether a row is written for each span.
         is_partial: Whether rows may be missing.
         is_last_kept: Whether the last timesteps of a truncated sequence are planned.
-        overwrite: Whether what is in ``root`` is replaced.
+        overwrite: Whether existing files in ``root`` are replaced.
     """
 
     store: Store
@@ -50,7 +50,7 @@ class PredictionTarget:
 
 
 def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
-    """Write the rows of all ranks as one store, or as one table where the suffix says so.
+    """Write the rows of all ranks as one store, or as one table if ``root`` has such a suffix.
 
     Raises:
         IncompleteEpochError: If rows are missing.
@@ -100,10 +100,10 @@ def _write_table(rows: MergedRows, offsets: NDArray[np.int64], target: Predictio
 
 
 def check_csv_fields(path: Path, fields: Mapping[str, PredictionField]) -> None:
-    """Raise if predictions are more than a number in each row: cells of CSV hold no lists.
+    """Raise if predictions are not one number per row: cells of CSV cannot hold lists.
 
     Raises:
-        ConfigError: If so; it names the first.
+        ConfigError: If a field has more; it names the first.
     """
     for name, field in fields.items():
         if field.per == "timestep" or field.shape:
@@ -122,7 +122,7 @@ def _select_axes(axes: dict[str, str | None], rows: MergedRows) -> dict[str, str
 
 
 def _find_sequence_offsets(rows: MergedRows, target: PredictionTarget) -> NDArray[np.int64]:
-    """Return the offsets of the sequences in the rows."""
+    """Return the offsets of sequences in the rows, int64 (sequences + 1,)."""
     count = len(rows.spans)
     if target.is_per_span:
         return np.arange(count + 1)
@@ -188,24 +188,24 @@ def _check_complete(
         raise make_left_out_error(target.store, np.flatnonzero(~is_present))
 
 
-def make_left_out_error(store: Store, numbers: NDArray[np.int64]) -> PlanError:
+def make_left_out_error(store: Store, indices: NDArray[np.int64]) -> PlanError:
     """Return the error about sequences that the policy leaves out."""
     return PlanError.at(
-        f"PredictionWriter: the policy leaves out {len(numbers)} of {len(store)} sequences, the "
-        f"first is {_describe_sequence(store, numbers[0])}. Check `empty` and `too_long`, or "
+        f"PredictionWriter: the policy leaves out {len(indices)} of {len(store)} sequences, the "
+        f"first is {_describe_sequence(store, indices[0])}. Check `empty` and `too_long`, or "
         "pass `partial`=True",
-        sequence=int(numbers[0]),
+        sequence=int(indices[0]),
     )
 
 
-def _describe_sequence(store: Store, number: Any) -> str:
-    positions = np.array([number], dtype=np.int64)
-    return f"sequence {int(number)} ({get_base_keys(store, store.base_numbers(positions))[0]!r})"
+def _describe_sequence(store: Store, index: Any) -> str:
+    indices = np.array([index], dtype=np.int64)
+    return f"sequence {int(index)} ({get_base_keys(store, store.base_numbers(indices))[0]!r})"
 
 
-def _has_unique_ids(store: Store, positions: NDArray[np.int64]) -> bool:
-    """Return whether each sequence occurs once, so that its id may name it."""
-    numbers = store.base_numbers(positions)
+def _has_unique_ids(store: Store, indices: NDArray[np.int64]) -> bool:
+    """Return whether each sequence occurs once, so that its id can be the key."""
+    numbers = store.base_numbers(indices)
     base = store.base if isinstance(store, View) else store
     if isinstance(base, ConcatStore) and not base.has_unique_ids(numbers):
         return False

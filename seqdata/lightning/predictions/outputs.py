@@ -1,4 +1,4 @@
-"""Converts the result of a ``predict_step`` to arrays of real rows and timesteps."""
+"""Conversion of the output of ``predict_step`` to arrays of real rows and timesteps."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from seqdata.storage.packing import NUMBER_DTYPES
 
 Per = Literal["sequence", "timestep", "span"]
 RESERVED = ("id", "position", "spans")
-"""Fields that are written next to the predictions."""
+"""Fields of the written store besides predictions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionField:
-    """The dtype and shape of one predicted field.
+    """Dtype and shape of one predicted field.
 
     Attributes:
-        dtype: NumPy name of the dtype.
+        dtype: Name of the dtype in NumPy.
         shape: Shape of a row, or of a timestep.
         per: Whether there is a prediction per sequence, timestep or span.
     """
@@ -42,7 +42,7 @@ class PredictionField:
 
 @dataclass(frozen=True, slots=True)
 class PredictionSpec:
-    """Outputs that are written, each per sequence, timestep or span.
+    """Selection of outputs to write, each per sequence, timestep or span.
 
     Args:
         names: Names of the entries of a dict, or of a tensor; None: all, or ``prediction``.
@@ -79,7 +79,7 @@ class PredictionSpec:
         return self.per.get(name) if isinstance(self.per, Mapping) else self.per
 
     def choose_outputs(self, outputs: Any) -> dict[str, Any]:
-        """Return name -> output.
+        """Return the selected outputs by name.
 
         Raises:
             ConfigError: If one does not exist.
@@ -106,13 +106,13 @@ class PredictionSpec:
 
 
 class PredictedRows(NamedTuple):
-    """The real rows of one batch.
+    """Real rows of one batch.
 
     Attributes:
-        spans: int64 (rows, 3): number in the predicted store, start, stop in timesteps.
+        spans: int64 (rows, 3): index in the predicted store, start, stop in timesteps.
         fields: Name -> its dtype and shape.
         values: Name -> (rows, *shape), or (timesteps of all rows, *shape).
-        guessed_names: Names for which ``timestep`` was inferred from the shape only.
+        guessed_names: Names whose ``timestep`` was inferred from the shape only.
     """
 
     spans: NDArray[np.int64]
@@ -135,10 +135,10 @@ def extract_rows(
     padded width; later batches of another width confirm it.
 
     Args:
-        outputs: The result of ``predict_step``.
+        outputs: Output of ``predict_step``.
         batch: The batch.
-        spec: The outputs to write.
-        earlier: Name -> its dtype and shape in an earlier batch.
+        spec: Outputs to write.
+        earlier: Name -> dtype and shape in an earlier batch.
         is_last_kept: Whether the last timesteps of a truncated sequence are planned.
 
     Raises:
@@ -174,15 +174,15 @@ def extract_rows(
 def check_same_fields(
     earlier: Mapping[str, PredictionField], current: Mapping[str, PredictionField], location: str
 ) -> None:
-    """Raise if predictions differ in form from earlier ones.
+    """Raise if predictions differ from earlier ones in names, dtypes or shapes.
 
     Args:
-        earlier: Name -> its earlier dtype and shape.
-        current: Name -> its dtype and shape.
-        location: Such as ``in batch 3``.
+        earlier: Name -> earlier dtype and shape.
+        current: Name -> dtype and shape.
+        location: Location for messages, such as ``in batch 3``.
 
     Raises:
-        ConfigError: If one differs; it names the first.
+        ConfigError: If a prediction differs; it names the first.
     """
     if list(earlier) != list(current):
         raise ConfigError(
@@ -236,7 +236,7 @@ def _check_name(name: Any) -> None:
         raise ConfigError(
             must_be(
                 "PredictionWriter: the name of a prediction",
-                f"text other than {', '.join(RESERVED)}",
+                f"a string other than {', '.join(RESERVED)}",
                 repr(name),
                 "Rename it",
             )
@@ -244,7 +244,7 @@ def _check_name(name: Any) -> None:
 
 
 def _to_rows(name: str, output: Any, is_real: Tensor) -> Tensor:
-    """Return an output on the CPU, without filler rows, in a dtype of NumPy."""
+    """Return an output on the CPU, without dummy rows, in a dtype of NumPy."""
     if not isinstance(output, Tensor) or output.is_nested or not output.dim():
         kind = (
             "number" if isinstance(output, Tensor) and not output.dim() else type(output).__name__
@@ -291,7 +291,7 @@ def _guess_per(
 ) -> Per:
     per_row: Per = "span" if has_spans else "sequence"
     if earlier is not None and earlier.per == per_row and earlier.shape == tuple(value.shape[1:]):
-        return per_row  # the width of this batch equals it by chance
+        return per_row  # the second dimension is the width of this batch by chance
     return "timestep" if _looks_ragged(value, batch) else per_row
 
 
@@ -319,17 +319,17 @@ def _select_timesteps(
 def _check_unsplit(name: str, spans: Tensor, batch: SequenceBatch) -> None:
     continued = (spans[:, 1] > 0).nonzero().flatten()
     if len(continued):
-        number, start, stop = spans[int(continued[0])].tolist()
+        index, start, stop = spans[int(continued[0])].tolist()
         raise ConfigError.at(
             f"PredictionWriter: prediction {name!r} has one row per sequence, but batch "
-            f"{batch.number} has timesteps {start}..{stop} of sequence {number} only. Pass "
+            f"{batch.number} has timesteps {start}..{stop} of sequence {index} only. Pass "
             "`per`='span' for a row of each span, or do not split sequences",
-            sequence=number,
+            sequence=index,
         )
 
 
 def choose_names(field: str | None, fields: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names of the two options; None: all.
+    """Return the names in ``field`` or ``fields``; None: all.
 
     Raises:
         ConfigError: If both are given, or ``fields`` is not a tuple of names.

@@ -1,4 +1,4 @@
-"""Spill files: each rank appends its predictions, which are read in any order.
+"""Spill files, to which each rank appends its predictions, and which are read in any order.
 
 A rank keeps only its latest batch in memory.
 """
@@ -24,13 +24,13 @@ SPAN_DTYPE = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class SpillManifest:
-    """The files that one rank has written for one data set.
+    """Files that one rank has written for one data set.
 
     Attributes:
         rank: The global rank.
-        fields: Name -> its dtype and shape; empty if the rank had only filler.
+        fields: Name -> its dtype and shape; empty if the rank had only dummy rows.
         rows: Number of rows.
-        files: Name -> size in bytes; the first has the spans, the others the fields in order.
+        files: Name -> size in bytes; the first file has the spans, the others one field each.
         digests: Name -> sha256 of the content.
     """
 
@@ -42,17 +42,17 @@ class SpillManifest:
 
 
 class SpillWriter:
-    """The files to which one rank appends the predictions of one data set.
+    """Files to which one rank appends the predictions of one data set.
 
     Args:
         folder: Existing folder of the files.
-        number: Number of the data set.
+        index: Index of the data set.
         rank: The rank.
     """
 
-    def __init__(self, folder: Path, number: int, rank: int) -> None:
+    def __init__(self, folder: Path, index: int, rank: int) -> None:
         self._folder = folder
-        self._stem = f"{number}-{rank}"
+        self._stem = f"{index}-{rank}"
         self._rank = rank
         self._rows = 0
         self._files: dict[str, BinaryIO] = {}
@@ -67,11 +67,12 @@ class SpillWriter:
             location: The batch, for messages.
 
         Raises:
-            ConfigError: If they differ in form from earlier rows, or cannot be written.
+            ConfigError: If their fields differ from those of earlier rows, or they cannot be
+                written.
         """
         if not self.fields:
             self.fields = rows.fields
-            for name in (f"{self._stem}.places", *self._name_field_files()):
+            for name in (f"{self._stem}.spans", *self._name_field_files()):
                 with self._explain_writing(name):
                     self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115
                 self._digests[name] = hashlib.sha256()
@@ -88,7 +89,7 @@ class SpillWriter:
         """Close the files, and return their manifest.
 
         Raises:
-            ConfigError: If what is buffered cannot be written.
+            ConfigError: If buffered rows cannot be written.
         """
         sizes = {}
         for name, file in self._files.items():
@@ -99,7 +100,7 @@ class SpillWriter:
         return SpillManifest(self._rank, self.fields, self._rows, sizes, digests)
 
     def remove(self) -> None:
-        """Close the files and delete them; what is buffered is lost anyway."""
+        """Close and delete the files."""
         for name, file in self._files.items():
             with suppress(OSError):
                 file.close()
@@ -120,20 +121,20 @@ class SpillWriter:
             ) from error  # fmt: skip
 
     def _name_field_files(self) -> list[str]:
-        return [f"{self._stem}-{number}.values" for number in range(len(self.fields))]
+        return [f"{self._stem}-{index}.values" for index in range(len(self.fields))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedRows:
-    """The rows of all ranks, sorted by sequence and start.
+    """Rows of all ranks, sorted by sequence and start.
 
     Attributes:
-        fields: Name -> its dtype and shape.
-        spans: int64 (rows, 3): number in the predicted store, start, stop.
-        rank_of_row: int64 (rows,), the rank that wrote the row.
-        row_in_rank: int64 (rows,), its number in that rank's files.
-        first_timestep: int64 (rows,), its first timestep in that rank's files.
-        values: For each rank, name -> (rows or timesteps, *shape), mapped.
+        fields: Name -> dtype and shape.
+        spans: int64 (rows, 3): index in the predicted store, start, stop.
+        rank_of_row: int64 (rows,), index of the rank that wrote the row.
+        row_in_rank: int64 (rows,), index of the row in that rank's files.
+        first_timestep: int64 (rows,), index of its first timestep in that rank's files.
+        values: Mapped arrays of each rank, name -> (rows or timesteps, *shape).
     """
 
     fields: dict[str, PredictionField]
@@ -144,7 +145,7 @@ class MergedRows:
     values: list[dict[str, NDArray[Any]]]
 
     def get_value(self, name: str, first: int, stop: int) -> NDArray[Any]:
-        """Return a field of the rows ``first:stop``, which are of one sequence, concatenated."""
+        """Return the values of the rows ``first:stop``, of one sequence, concatenated."""
         values = [self._get_row(name, at) for at in range(first, stop)]
         return values[0] if len(values) == 1 else np.concatenate(values)
 

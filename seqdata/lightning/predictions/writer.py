@@ -1,4 +1,4 @@
-"""The callback that writes the predictions of all ranks as a store.
+"""Callback that writes the predictions of all ranks as a store.
 
 Every rank appends its rows to files next to the output; at the end rank 0 merges them, while the
 others wait.
@@ -42,20 +42,20 @@ from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
 from seqdata.storage.writing.table_files import check_table_target, find_table_kind
 
 WRITE_TIMEOUT = timedelta(days=1)
-"""Bound on waiting for a slower rank, and for rank 0 to write; a dead rank is noticed earlier."""
+"""Longest wait for a slower rank, and for rank 0 to write; a dead rank is noticed earlier."""
 
 
 class PredictionWriter(Callback):
     """Writes predictions as one store or table: each sequence once, in the order of the data.
 
-    Without filler rows, whatever the number of ranks. The store has the fields ``id``;
-    ``position``, the number in the predicted store; the predictions, cut to their timesteps; and
+    Without dummy rows, whatever the number of ranks. The store has the fields ``id``;
+    ``position``, the index in the predicted store; the predictions, cut to their timesteps; and
     ``spans``, the timesteps that were predicted (start, stop), on an axis of that name. If each
-    sequence occurs once, its id names it in the new store. Several data sets, given by name, become
-    stores in folders of these names.
+    sequence occurs once, its id is its key in the new store. Several data sets, given by name,
+    become stores in folders of these names.
 
     A location that ends in ``.parquet``, ``.arrow``, ``.feather``, ``.jsonl`` or ``.csv`` is a file
-    with the same columns, and lists for values of several numbers; in CSV, which has none, spans
+    with the same columns, and lists for values of several numbers; CSV has no lists, so that spans
     become ``start`` and ``stop``. Several data sets become ``NAME-DATASET.parquet``.
 
     ``predict_step`` returns a tensor with a row for each row of ``batch`` or of ``batch.real()``,
@@ -64,19 +64,19 @@ class PredictionWriter(Callback):
     ``trainer.predict``, which otherwise keeps everything in memory.
 
     Args:
-        location: A folder, created if it does not exist, or a file of a table.
-        field: The name of a tensor, or the entry of a dict; None: ``prediction``, or all entries.
-        fields: Several entries of a dict.
-        per: What a prediction is for, for all fields or by name: ``sequence``; ``timestep`` (the
-            second dimension is the padded width), sequences that were split are put together;
-            ``span``: one row of the store for each window or piece. None: ``timestep`` if the
-            second dimension is the width of every batch, else ``sequence``.
+        location: A folder, created if it does not exist, or the file of a table.
+        field: Name for a tensor, or key of a dict; None: ``prediction``, or all entries.
+        fields: Several keys of a dict.
+        per: Subject of a prediction, for all fields or by name: ``sequence``; ``timestep`` (the
+            second dimension is the padded width), where split sequences are joined; ``span``: one
+            row of the store for each window or piece. None: ``timestep`` if the second dimension is
+            the width of every batch, else ``sequence``.
         overwrite: Whether existing stores or files are replaced, at the end.
         partial: Whether some sequences may be missing, as with ``limit_predict_batches``.
 
     Raises:
         ConfigError: If an argument is invalid. While predicting: if outputs cannot be written, or
-            not all would be predicted.
+            some sequences would not be predicted.
         IncompleteEpochError: If rows are missing at the end.
         PlanError: If sequences are missing or were predicted twice.
 
@@ -102,11 +102,11 @@ class PredictionWriter(Callback):
         self._session: _PredictionSession | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raise if nothing would be predicted."""
+        """Raise if no batch would be predicted."""
         del pl_module
         if stage == "predict" and trainer.limit_predict_batches == 0:
             raise ConfigError(
-                "PredictionWriter: `limit_predict_batches` must not be 0. Leave it out."
+                "PredictionWriter: `limit_predict_batches` must be above 0, but is 0. Leave it out."
             )
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -160,17 +160,17 @@ class PredictionWriter(Callback):
     def _make_targets(self, trainer: Trainer) -> list[tuple[BaseEngine, PredictionTarget]]:
         loaders = trainer.predict_dataloaders
         targets = []
-        for number, loader in enumerate(loaders if isinstance(loaders, list) else [loaders]):
+        for index, loader in enumerate(loaders if isinstance(loaders, list) else [loaders]):
             if not isinstance(loader, TrainerLoader):
                 raise ConfigError(
                     must_be(
                         "PredictionWriter: the loader",
-                        "that of a SequenceDataModule",
+                        "the loader of a SequenceDataModule",
                         f"a {type(loader).__name__}",
                         "Pass one as `datamodule`",
                     )
                 )
-            steps = trainer.num_predict_batches[number]
+            steps = trainer.num_predict_batches[index]
             targets.append((loader.engine, self._make_target(loader, int(steps))))
         return targets
 
@@ -211,7 +211,7 @@ class PredictionWriter(Callback):
 
 
 def _check_all_predicted(engine: BaseEngine, target: PredictionTarget, steps: int) -> None:
-    """Raise before predicting if not everything would be predicted."""
+    """Raise before predicting if some batches or sequences would be missing."""
     rank_plan = engine.share(0, 0)
     num_predicted = rank_plan.position(min(steps, len(rank_plan)))
     if num_predicted < engine.num_batches:
@@ -236,11 +236,11 @@ class _PredictedDataset:
 
 
 class _PredictionSession:
-    """A call of ``trainer.predict`` on one rank.
+    """Session of ``trainer.predict`` on one rank.
 
     Args:
-        world: All processes, which may be more than the data-parallel ranks.
-        spec: The outputs to write.
+        world: This process and the number of processes, which may exceed that of ranks.
+        spec: Outputs to write.
     """
 
     def __init__(self, world: World, spec: PredictionSpec) -> None:
@@ -256,7 +256,7 @@ class _PredictionSession:
         rank: int,
         targets: Callable[[], list[tuple[BaseEngine, PredictionTarget]]],
     ) -> None:
-        """Check what can be checked before predicting, and create the folder for spill files."""
+        """Check the targets before predicting, and create the folder for spill files."""
         self._root = root
         targets_by_loader = self._run_on_all_ranks(targets)
         folder = self._run_on_all_ranks(
@@ -265,19 +265,19 @@ class _PredictionSession:
         folder_by_rank = all_gather(self._world, (rank, str(folder)), timeout=WRITE_TIMEOUT)
         self._folder = Path(folder_by_rank[0][1])
         self._run_on_all_ranks(self._check_shared_folder)
-        # of processes with the same rows (tensor parallel) the first writes
+        # among processes with the same rows (tensor parallel) the first one writes
         first_writers = [data_rank for data_rank, _ in folder_by_rank].index(rank)
         writes = first_writers == (self._world.rank if len(folder_by_rank) > 1 else 0)
-        for number, (engine, target) in enumerate(targets_by_loader):
-            spill_writer = SpillWriter(self._folder, number, self._world.rank) if writes else None
+        for index, (engine, target) in enumerate(targets_by_loader):
+            spill_writer = SpillWriter(self._folder, index, self._world.rank) if writes else None
             self._datasets.append(_PredictedDataset(engine, target, spill_writer))
 
-    def add(self, outputs: Any, batch: Any, step: int, number: int) -> None:
-        """Append the rows of a batch; an error in the first one is raised on every rank."""
+    def add(self, outputs: Any, batch: Any, step: int, index: int) -> None:
+        """Append the rows of a batch; an error in the first step is raised on every rank."""
         if step:
-            self._add_rows(outputs, batch, number)
+            self._add_rows(outputs, batch, index)
         else:
-            self._run_on_all_ranks(lambda: self._add_rows(outputs, batch, number))
+            self._run_on_all_ranks(lambda: self._add_rows(outputs, batch, index))
 
     def finish(self) -> None:
         """Write the stores on rank 0; all ranks leave together."""
@@ -315,8 +315,8 @@ class _PredictionSession:
                 rank=self._world.rank,
             )
 
-    def _add_rows(self, outputs: Any, batch: Any, number: int) -> None:
-        dataset = self._datasets[number]
+    def _add_rows(self, outputs: Any, batch: Any, index: int) -> None:
+        dataset = self._datasets[index]
         earlier = {} if dataset.spill_writer is None else dataset.spill_writer.fields
         rows = extract_rows(
             outputs, batch, self._spec, earlier, is_last_kept=dataset.target.is_last_kept
@@ -332,14 +332,14 @@ class _PredictionSession:
         dataset.spill_writer.add(rows, f"in batch {batch.number}")
 
     def _write_stores(self, manifests_by_rank: list[list[SpillManifest]]) -> None:
-        for number, dataset in enumerate(self._datasets):
+        for index, dataset in enumerate(self._datasets):
             manifests = [
-                rank_manifests[number] for rank_manifests in manifests_by_rank if rank_manifests
+                rank_manifests[index] for rank_manifests in manifests_by_rank if rank_manifests
             ]
             write_predictions(merge_spills(self._folder, manifests), dataset.target)
 
     def _run_on_all_ranks(self, action: Callable[[], Any]) -> Any:
-        """Do this rank's work, and raise the error of any rank on every rank."""
+        """Run an action on this rank, and raise an error of any rank on every rank."""
         result, error = None, None
         try:
             result = action()
@@ -356,6 +356,6 @@ class _PredictionSession:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the empty folder of a killed run."""
+    """Remove a folder if it is empty, as that of a killed run may be."""
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()

@@ -1,1 +1,1 @@
-"""The ranks of a fit: lockstep, detection of dead and stalled ranks, collectives."""
+"""The ranks of a fit: synchronized iteration, detection of dead and stalled ranks, collectives."""

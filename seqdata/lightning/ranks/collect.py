@@ -1,9 +1,9 @@
-"""The gather over all ranks, and the comparison of ranks before a fit.
+"""Gather over all ranks, and comparison of ranks before a fit.
 
 All gathers use ``gather``: over a persistent group (``GatherGroup``), over a temporary group
-(``all_gather``), or while ranks are watched (``lockstep``). ``check_consistent`` compares facts of
-the ranks: those with different data or positions would train with wrong batches, or hang far from
-the cause.
+(``all_gather``), or while ranks are watched (``RankSynchronizer``). ``check_consistent`` compares
+values of the ranks: with different data or positions they would train with wrong batches, or hang
+far from the cause.
 """
 
 from __future__ import annotations
@@ -18,50 +18,49 @@ import torch
 import torch.distributed
 
 from seqdata.errors import PlanError, SeqDataError, SeqDataWarning
-from seqdata.loading.rank_comparison import Facts, describe_differences
+from seqdata.loading.rank_comparison import RankValues, describe_differences
 from seqdata.sharing import World
 
 GATHER_TIMEOUT = timedelta(seconds=60)
-"""Bound on the time that a rank waits for the others, which normally takes milliseconds."""
+"""Longest wait of a rank for the others, which normally takes milliseconds."""
 
 Value = TypeVar("Value")
 
 
 def check_consistent(
     world: World,
-    facts: Facts,
+    values: RankValues,
     error: SeqDataError | None = None,
     *,
-    advisory: Facts | None = None,
+    advisory: RankValues | None = None,
     timeout: timedelta = GATHER_TIMEOUT,
 ) -> None:
-    """Raise the same error on every rank if a rank has an error, or facts differ.
+    """Raise the same error on every rank if a rank has an error, or values differ.
 
-    It is a collective operation of the default process group. With a world of one rank nothing is
-    communicated.
+    It is a collective operation of the default process group. One rank communicates nothing.
 
     Args:
         world: This rank and the number of ranks.
-        facts: What must be equal, by name.
+        values: Values that must be equal, by name.
         error: The error on this rank, if there was one.
-        advisory: What should be equal; a difference is a warning, on every rank.
-        timeout: How long to wait for the other ranks.
+        advisory: Values that should be equal; a difference is a warning, on every rank.
+        timeout: Longest wait for the other ranks.
 
     Raises:
         SeqDataError: The first rank's error, with its rank.
-        PlanError: If facts differ; it names each and the ranks' values.
+        PlanError: If values differ; it names each and the ranks' values.
     """
-    gathered = all_gather(world, (dict(facts), dict(advisory or {}), error), timeout=timeout)
+    gathered = all_gather(world, (dict(values), dict(advisory or {}), error), timeout=timeout)
     for rank, (_, _, failure) in enumerate(gathered):
         if failure is not None:
             raise failure if len(gathered) == 1 else with_rank(failure, rank)
-    difference = describe_differences([rank_facts for rank_facts, _, _ in gathered])
+    difference = describe_differences([rank_values for rank_values, _, _ in gathered])
     if difference:
         raise PlanError(
             f"ranks: {difference}, which must be equal. Give every rank the same packages, data, "
             "options and checkpoint"
         )
-    difference = describe_differences([rank_facts for _, rank_facts, _ in gathered])
+    difference = describe_differences([rank_values for _, rank_values, _ in gathered])
     if difference:
         warnings.warn(
             f"ranks: {difference}; results may differ between ranks. Configure every rank alike",
@@ -80,7 +79,7 @@ def gather(group: Any, value: Value, complete: Callable[[Any], None] = _complete
     Args:
         group: A gloo process group.
         value: The value of this rank; any picklable object.
-        complete: Waits for a collective operation that was started.
+        complete: Function that waits for a collective operation.
     """
     ranks = torch.distributed.get_world_size(group)
     own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
@@ -101,9 +100,9 @@ def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOU
     """Return the values of every rank, in the order of the default process group's ranks.
 
     Args:
-        world: Who we are; with one rank nothing is communicated.
+        world: This rank and the number of ranks; with one rank nothing is communicated.
         value: The value of this rank; any picklable object.
-        timeout: How long to wait for the other ranks.
+        timeout: Longest wait for the other ranks.
     """
     if world.size == 1 or not torch.distributed.is_initialized():
         return [value]
@@ -115,9 +114,9 @@ def all_gather(world: World, value: Value, *, timeout: timedelta = GATHER_TIMEOU
 
 
 class GatherGroup:
-    """A gloo process group of all ranks for many gathers; making one takes longer than a gather.
+    """Gloo process group of all ranks for many gathers; making one takes longer than a gather.
 
-    With one rank, or without a default process group, there is none.
+    With one rank, or without a default process group, there is no group.
     """
 
     def __init__(self) -> None:
@@ -141,5 +140,5 @@ class GatherGroup:
 
 
 def with_rank(error: SeqDataError, rank: int) -> SeqDataError:
-    """Return the error with its rank in text and facts."""
+    """Return the error with its rank in its message and its details."""
     return type(error).at(f"rank {rank}: {error}", **{**error.details, "rank": rank})

@@ -1,4 +1,4 @@
-"""Keeps the ranks of a fit together: they stop, fail and end at the same batch."""
+"""Coordination of the ranks of a fit, which stop, fail and end at the same batch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from seqdata.errors import PeerFailedError
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.collect import all_gather, gather
-from seqdata.lightning.ranks.lockstep import (
+from seqdata.lightning.ranks.synchronizer import (
     BATCH_TIMEOUT,
     RankCounter,
-    RankLockstep,
+    RankSynchronizer,
     make_preempted_error,
 )
 from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class _RankGroups:
-    lockstep: RankLockstep
+    synchronizer: RankSynchronizer
     watchdog: RankWatchdog
     watchdog_group: Any  # the watchdog's process group
 
@@ -37,7 +37,7 @@ class RankCoordinator:
     """Coordinates the ranks of one Trainer.
 
     Args:
-        timeouts: How long ranks wait for each other.
+        timeouts: Bounds on the time that ranks wait for each other.
     """
 
     def __init__(self, timeouts: RankTimeouts | None = None) -> None:
@@ -45,11 +45,9 @@ class RankCoordinator:
         self._groups: _RankGroups | None = None
         self._stop_reason: str | None = None
         self._is_failing_alone = False
-        self._last_gathered: tuple[tuple[int, int], list[Any]] | None = (
-            None  # values of the last gather
-        )
+        self._last_gathered: tuple[tuple[int, int], list[Any]] | None = None
 
-    def iterate_in_lockstep(
+    def iterate_synchronized(
         self,
         source: Iterator[Item],
         ranks: int,
@@ -63,21 +61,22 @@ class RankCoordinator:
         Args:
             source: Items of this rank; with several ranks it is read one item ahead.
             ranks: Number of ranks; all must call ``next()`` equally often.
-            counter: Counts that are summed over ranks; None if there are none.
-            is_last: Whether an item must be trained before the next one is read; None: none.
+            counter: Counter whose counts are summed over ranks; None: no counts.
+            is_last: Function that returns whether an item must be trained before the next one is
+                read; None: no item.
 
         Raises:
-            Preempted: If a rank was requested to stop.
+            PreemptedError: If a rank was requested to stop.
             SeqDataError: If any rank failed.
         """
         return _AgreedIterator(self, source, ranks, counter, is_last)
 
     def stop(self, reason: str) -> None:
-        """Make all ranks stop before the same next batch; it only sets a flag."""
+        """Make all ranks stop before the same next batch, by a flag."""
         self._stop_reason = reason
 
     def leave_by_exception(self, exception: BaseException) -> PeerFailedError | None:
-        """Notify the other ranks of an exception that ends this rank's part, without waiting.
+        """Notify the other ranks, without waiting, of an exception that ends this rank's run.
 
         Args:
             exception: The exception.
@@ -89,25 +88,25 @@ class RankCoordinator:
         groups = self._groups
         if groups is None:
             return None
-        is_agreed = exception is groups.lockstep.raised_error
+        is_agreed = exception is groups.synchronizer.raised_error
         self._is_failing_alone = not is_agreed
         cause = None if is_agreed else groups.watchdog.find_cause(exception)
         groups.watchdog.leave(None if is_agreed else cause or exception)
         return cause
 
     def all_gather(self, value: Value, ranks: int, position: tuple[int, int]) -> list[Value]:
-        """Return every rank's value, in the order of ranks; called by all at the same batch.
+        """Return every rank's value, in the order of ranks; all must call it at the same batch.
 
-        If not all ranks call it, their previous values for the same position are returned.
+        If some ranks do not call it, the previous values for the same position are returned.
 
         Args:
             value: The value of this rank; any picklable object.
             ranks: Number of ranks.
-            position: The epoch, and the position in it, of the value.
+            position: Epoch and position of the value.
 
         Raises:
-            PeerFailedError: If a rank has ended, if not all ranks end by an exception of their own
-                as this one does, or if positions differ.
+            PeerFailedError: If a rank has ended, if this rank ends by an exception but not all
+                others do, or if positions differ.
         """
         try:
             gathered = self._all_gather((position, value), ranks)
@@ -126,7 +125,7 @@ class RankCoordinator:
     def _all_gather(self, value: Value, ranks: int) -> list[Value]:
         groups = self._groups
         if groups is not None and not self._is_failing_alone:
-            return groups.lockstep.all_gather(value)
+            return groups.synchronizer.all_gather(value)
         if groups is not None and not groups.watchdog.wait_all_failed():
             raise PeerFailedError.at(
                 "ranks: an exception ends only this rank; the others do not respond"
@@ -138,41 +137,41 @@ class RankCoordinator:
             raise PeerFailedError.at(f"ranks: not all ranks responded: {cause}") from cause
 
     def leave(self) -> None:
-        """End this rank's part, and its threads; the next iteration starts again."""
+        """End the coordination and its threads; the next iteration starts again."""
         groups, self._groups, self._stop_reason = self._groups, None, None
         self._is_failing_alone, self._last_gathered = False, None
         if groups is None or not torch.distributed.is_initialized():
             return
         if groups.watchdog.close():
             torch.distributed.destroy_process_group(groups.watchdog_group)
-        if groups.lockstep.is_quiet:  # otherwise it would wait for a rank that has not answered
-            torch.distributed.destroy_process_group(groups.lockstep.group)
+        if groups.synchronizer.is_quiet:  # otherwise it would wait for a rank that has not answered
+            torch.distributed.destroy_process_group(groups.synchronizer.group)
 
     def check_stop(self) -> None:
-        """Raise Preempted if the only rank was told to stop."""
+        """Raise PreemptedError if the only rank was requested to stop."""
         if self._stop_reason is not None:
             raise make_preempted_error(self._stop_reason, 0)
 
-    def get_lockstep(self, ranks: int) -> RankLockstep | None:
-        """Return the lockstep with all other ranks; None if there are none."""
+    def get_synchronizer(self, ranks: int) -> RankSynchronizer | None:
+        """Return the synchronizer of all ranks; None if there is only this one."""
         if self._groups is not None:
-            return self._groups.lockstep
+            return self._groups.synchronizer
         if ranks == 1 or not torch.distributed.is_initialized():
             return None
         rank = torch.distributed.get_rank()
         watchdog_group = _make_group(self._timeouts.unresponsive)
         processes = gather(watchdog_group, describe_own_process(rank))
         watchdog = RankWatchdog(watchdog_group, processes, rank, self._timeouts)
-        lockstep = RankLockstep(
+        synchronizer = RankSynchronizer(
             _make_group(BATCH_TIMEOUT), rank, watchdog, lambda: self._stop_reason
         )
         watchdog.start()
-        self._groups = _RankGroups(lockstep, watchdog, watchdog_group)
-        return lockstep
+        self._groups = _RankGroups(synchronizer, watchdog, watchdog_group)
+        return synchronizer
 
 
 class _AgreedIterator(Iterator[Item]):
-    """The items of a source in lockstep; an error, which ranks have agreed on, is repeated."""
+    """Items of a source, synchronized over ranks; each ``next()`` raises an error again."""
 
     def __init__(
         self,
@@ -184,7 +183,7 @@ class _AgreedIterator(Iterator[Item]):
     ) -> None:
         self._coordinator = coordinator
         self._source = source
-        self._lockstep_args = ranks, counter, is_last
+        self._synchronizer_args = ranks, counter, is_last
         self._items: Iterator[Item] | None = None
         self._error: BaseException | None = None
 
@@ -205,22 +204,22 @@ class _AgreedIterator(Iterator[Item]):
         return item
 
     def _begin(self) -> Iterator[Item]:
-        ranks, counter, is_last = self._lockstep_args
-        lockstep = self._coordinator.get_lockstep(ranks)
-        if lockstep is None:
+        ranks, counter, is_last = self._synchronizer_args
+        synchronizer = self._coordinator.get_synchronizer(ranks)
+        if synchronizer is None:
             return self._source
-        return lockstep.iterate(self._source, counter, is_last)
+        return synchronizer.iterate(self._source, counter, is_last)
 
 
 class ExceptionNotifier(Callback):
-    """The first callback: reports exceptions, and sets the number of rows of a batch.
+    """First callback of a Trainer: reports exceptions, and sets the number of rows of a batch.
 
-    It reports an exception before another callback handles it, and may wait for other ranks.
+    It reports an exception before another callback handles it and may wait for other ranks.
 
     Args:
-        notify: Called with the exception; returns the error to raise in its place, or None.
-        end_validation: Called when a validation has ended, which may have drawn not all batches;
-            None: nothing.
+        notify: Function of the exception that returns the error to raise in its place, or None.
+        end_validation: Function to call when a validation has ended, perhaps before its last batch;
+            None: no function.
     """
 
     is_rank_local = True  # attached by the DataModule: not compared over ranks
@@ -255,7 +254,7 @@ class ExceptionNotifier(Callback):
     on_test_batch_start = on_validation_batch_start
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End what the validation has started."""
+        """End the workers of the validation."""
         del trainer, pl_module
         if self._end_validation is not None:
             self._end_validation()
@@ -266,8 +265,8 @@ class ExceptionNotifier(Callback):
         """Report the exception.
 
         Raises:
-            PeerFailedError: If the exception was caused by a rank that has ended; raised after all
-                others were notified.
+            PeerFailedError: If a rank that has ended caused the exception; raised after all other
+                callbacks were notified.
         """
         del pl_module
         cause = self._notify(exception)

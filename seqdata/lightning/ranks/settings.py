@@ -1,8 +1,8 @@
-"""Settings of a rank, of its Trainer, callbacks and model, and its environment.
+"""Settings of a rank's Trainer, callbacks and model, and its environment.
 
-Ranks compare them before the first step, sanity check included: with other settings they take
-another number of steps, or wait for each other in an operation that only some of them begin; in
-another environment they compute other results.
+Ranks compare them before the first step, including those of the sanity check: with different
+settings they would take different numbers of steps, or wait in an operation that only some of them
+begin; in different environments they compute different results.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 
-from seqdata.code_digest import CodeFacts, describe_code
+from seqdata.code_digest import Description, describe_code
 from seqdata.host import default_host
 from seqdata.lightning import adapter
-from seqdata.loading.rank_comparison import Facts
+from seqdata.loading.rank_comparison import RankValues
 from seqdata.runs.run_record import find_installed_versions
 
 _MUST_BE_EQUAL = ("seqdata", "torch", "lightning", "numpy")
@@ -39,15 +39,15 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "SEQDATA_PLUGINS")
 
 
-def get_versions() -> Facts:
+def get_versions() -> RankValues:
     """Return the versions that must be equal on all ranks, by package."""
     installed = find_installed_versions()
     python = "{}.{}".format(*sys.version_info)
     return {"python": python, **{name: installed.get(name) for name in _MUST_BE_EQUAL}}
 
 
-def get_environment(device: torch.device | None = None) -> Facts:
-    """Return settings that may differ between ranks, but can change results.
+def get_environment(device: torch.device | None = None) -> RankValues:
+    """Return settings that may differ between ranks, but can affect results.
 
     Args:
         device: The device of this rank; None if it is unknown.
@@ -72,7 +72,7 @@ def get_environment(device: torch.device | None = None) -> Facts:
 
 
 def _describe_device(device: torch.device | None) -> str | None:
-    """Return the model of a GPU with its size; for other devices their type."""
+    """Return the model and size of a GPU, or the type of another device."""
     if device is None or device.type != "cuda":
         return None if device is None else device.type
     properties = torch.cuda.get_device_properties(device)
@@ -103,14 +103,14 @@ _LIBRARIES = ("lightning", "pytorch_lightning", "seqdata")
 _PATHS = ("dirpath", "filename", "folder", "location", "name", "output_dir", "verbose")
 
 
-def describe_settings(trainer: Trainer) -> CodeFacts:
-    """Return what must be equal on all ranks of a Trainer, and what should be.
+def describe_settings(trainer: Trainer) -> Description:
+    """Describe the settings that must be equal on all ranks of a Trainer, and those that should be.
 
     Callbacks of this package and of Lightning may wait for other ranks, so they must be on all
     ranks, with equal arguments; others should be, unless they have ``is_rank_local = True``.
     """
     module: Any = trainer.lightning_module
-    facts = CodeFacts(
+    description = Description(
         {
             **_describe_trainer(trainer),
             "model": None if module is None else type(module).__qualname__,
@@ -125,13 +125,13 @@ def describe_settings(trainer: Trainer) -> CodeFacts:
         counts[kind] += 1
         name = f"callback {kind}" if counts[kind] == 1 else f"callback {kind} {counts[kind]}"
         must_be_equal = _is_of_a_library(callback)
-        (facts.fixed if must_be_equal else facts.changing)[name] = "given"
+        (description.fixed if must_be_equal else description.changing)[name] = "given"
         for argument, value in _iter_arguments(callback) if must_be_equal else ():
             label = f"{argument} of {name}"
             described = describe_code(label, value) if callable(value) else None
-            facts.fixed.update(described.fixed if described else {label: repr(value)})
-            facts.changing.update(described.changing if described else {})
-    return facts
+            description.fixed.update(described.fixed if described else {label: repr(value)})
+            description.changing.update(described.changing if described else {})
+    return description
 
 
 def _describe_trainer(trainer: Trainer) -> dict[str, str | float | None]:

@@ -1,11 +1,11 @@
-"""A thread that watches the other ranks: if one has ended, this process ends in bounded time.
+"""Thread that watches the other ranks: if one has ended, this process ends in bounded time.
 
-A rank that was killed leaves the others in a collective operation for half an hour. Here ranks
+A rank that is killed leaves the others in a collective operation for half an hour. Here ranks
 exchange one number every few seconds: when a rank is killed, its connections close and the exchange
 fails immediately; when a rank is stopped, the exchange times out.
 
-A failed collective operation reports a closed connection, but not whose. Processes on the same
-machine can be inspected: which of the other ranks have ended.
+A failed collective operation reports a closed connection, but not the rank. Processes on the same
+machine are inspected to find the ranks that have ended.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _STOPPED_STATES = "Tt"
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A rank's process.
+    """Process of a rank.
 
     Attributes:
         rank: Rank in the default process group.
-        host: Its machine, and the namespace of ``pid``.
+        host: Name of the machine, and namespace of ``pid``.
         pid: Id of the process.
-        start_ticks: Start of the process, in ticks since the machine started; pids are reused.
+        start_ticks: Start of the process, in ticks since the machine started, since ids are reused.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class RankProcess:
 
 @dataclass(frozen=True, slots=True)
 class LostRank:
-    """A rank that cannot respond any more, and why."""
+    """A rank that cannot respond any more, and the cause."""
 
     rank: int
     cause: str
@@ -107,7 +107,7 @@ def _get_host() -> str:
 
 
 def _read_process_stat(pid: int) -> tuple[str, int]:
-    """Return a process's state letter and start; "" and 0 if there is no such process."""
+    """Return the state letter and start of a process; "" and 0 if there is no such process."""
     try:
         content = (_PROC / str(pid) / "stat").read_text()
     except OSError:
@@ -121,9 +121,9 @@ class RankTimeouts:
     """Bounds on the time that ranks wait for each other, in seconds.
 
     Attributes:
-        heartbeat: Time between two exchanges, in which a killed rank is noticed.
-        unresponsive: Time without a sign of a rank, which is stopped or holds Python's lock.
-        exit_grace: Time for the training thread to end by itself once a rank has failed; and for
+        heartbeat: Time between two exchanges, within which a killed rank is noticed.
+        unresponsive: Time without a response of a rank, which is stopped or holds Python's lock.
+        exit_grace: Time for the training thread to end by itself after a rank has failed, and for
             all other ranks to fail as well.
         leave_grace: Time for the training thread to follow a rank that left because of an
             exception.
@@ -142,10 +142,10 @@ class RankWatchdog:
         group: A process group of all ranks for this purpose only; its timeout limits each exchange.
         processes: All ranks, in order.
         rank: This rank.
-        timeouts: How long ranks wait for each other.
+        timeouts: Bounds on the time that ranks wait for each other.
 
     Attributes:
-        failure: Why this process is about to end; None if it is not.
+        failure: Error because of which this process is about to end; None if it is not.
         left_error: Error of the next batch after a rank has ended normally; None if none has.
     """
 
@@ -165,7 +165,7 @@ class RankWatchdog:
         self._closed_event = threading.Event()
         self._cause_known_event = threading.Event()
         self._has_all_failed = False
-        self._settled_event = threading.Event()  # whether all ranks fail
+        self._settled_event = threading.Event()  # set once it is known whether all ranks fail
         self._thread = threading.Thread(target=self._watch, name="seqdata-watcher", daemon=True)
 
     def start(self) -> None:
@@ -173,10 +173,10 @@ class RankWatchdog:
         self._thread.start()
 
     def find_cause(self, exception: BaseException) -> PeerFailedError | None:
-        """Return the error that caused an exception of a step, once; None if it has no cause.
+        """Return the error that caused an exception of a step; None if it has no such cause.
 
-        A collective operation that failed because a rank has ended does not report which. Any other
-        exception in that state is this rank's own, and gets a note.
+        A collective operation that failed because a rank has ended does not report the rank. Any
+        other exception in that state is this rank's own, and gets a note.
         """
         if self._status != _RUNNING or isinstance(exception, PeerFailedError):
             return None
@@ -189,10 +189,10 @@ class RankWatchdog:
         return None
 
     def leave(self, exception: BaseException | None = None) -> None:
-        """Notify the others that this rank is about to leave, without waiting.
+        """Notify the other ranks, without waiting, that this one is about to leave.
 
         Args:
-            exception: The cause, if the others do not leave with the same exception.
+            exception: The cause, unless the others leave with the same exception.
         """
         if self._status == _RUNNING:
             self._reason = "" if exception is None else _format_error(exception)
@@ -201,10 +201,9 @@ class RankWatchdog:
         self._wake_event.set()
 
     def wait_all_failed(self) -> bool:
-        """Return whether every rank is ending by an exception of its own.
+        """Wait some time for the others; return whether every rank ends by an exception of its own.
 
-        It waits some time for the others. The result is equal on all ranks, so that all of them can
-        begin a collective operation, or none.
+        The result is equal on all ranks, so that either all begin a collective operation or none.
         """
         timeouts = self._timeouts
         self._wake_event.set()
@@ -243,7 +242,7 @@ class RankWatchdog:
         return find_lost_ranks(self._processes, self._rank)
 
     def _await_cause(self) -> None:
-        """Wait a short time until it is known which rank has ended."""
+        """Wait a short time until the rank that has ended is known."""
         self._wake_event.set()
         deadline = time.monotonic() + _CAUSE_TIMEOUT
         while (
@@ -282,9 +281,8 @@ class RankWatchdog:
         """End the process, unless the training thread does."""
         if self._closed_event.is_set():
             return
-        deadline = (
-            time.monotonic() + _PROCESS_EXIT_SECONDS
-        )  # connections close before the process has ended
+        # connections close before the process has ended
+        deadline = time.monotonic() + _PROCESS_EXIT_SECONDS
         while not self._find_lost_ranks() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         self.failure = self.make_lost_error(cause)
@@ -294,7 +292,7 @@ class RankWatchdog:
             _exit_process()
 
     def _handle_left_ranks(self, statuses: Sequence[int], reasons: Sequence[str]) -> None:
-        """Leave after a rank that failed by itself; a rank that ended normally is only recorded."""
+        """End after a rank that failed by itself; only record one that ended normally."""
         failed = [rank for rank, sign in enumerate(statuses) if sign == _FAILED]
         deadline = time.monotonic() + self._timeouts.leave_grace
         if failed and len(failed) < len(statuses):
@@ -319,9 +317,8 @@ class RankWatchdog:
         if not self._leaving_event.wait(timeout=max(0.0, deadline - time.monotonic())):
             self._report(self.failure)
             _exit_process()
-        if not self._closed_event.wait(
-            timeout=self._timeouts.unresponsive
-        ):  # still saving, after others have ended
+        # it may still save after the others have ended
+        if not self._closed_event.wait(timeout=self._timeouts.unresponsive):
             self._report(self.failure)
             _exit_process()
 
@@ -354,7 +351,7 @@ class RankWatchdog:
 
 
 def _is_collective_error(exception: BaseException) -> bool:
-    """Return whether a collective operation raised it; gloo's errors have no class of their own."""
+    """Return whether a collective operation raised an error; gloo has no error class of its own."""
     if not isinstance(exception, RuntimeError):
         return False
     return isinstance(exception, torch.distributed.DistError) or "gloo" in str(exception).lower()
@@ -366,7 +363,7 @@ def _format_error(exception: BaseException) -> str:
 
 
 def _exit_process() -> None:
-    """End the process at once: the training thread waits in a collective without response."""
+    """End the process at once, since the training thread waits in a collective operation."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(_EXIT_CODE)

@@ -1,4 +1,4 @@
-"""Applies transforms between reading and collating, to one sequence at a time or a whole batch.
+"""Application of transforms between reading and collating, by sequence or by batch.
 
 A transform that keeps lengths receives the spans (and what is read past them); one that changes
 lengths receives whole sequences, and its results are cut to the spans. Its random generator is
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from seqdata.loading.fetcher import FieldReader
 
 
-_MAX_NAMED = 5  # most sequences named in a message
+_MAX_NAMED = 5  # sequences that are named in a message
 _MAX_COPIED_BYTES = 8 << 20  # largest column, in bytes, that is copied in one go
 
 
@@ -105,7 +105,7 @@ class TransformApplier:
     """Applies a transform to the sequences of a batch.
 
     Args:
-        reader: Reads the transform's input, and has the planned lengths.
+        reader: Reader of the transform's input, with the planned lengths.
         seed: Seed of the generators.
         axes: The axis of each field, in the input and in the results.
     """
@@ -118,7 +118,7 @@ class TransformApplier:
         """Return the transformed columns of a step's spans.
 
         Returns:
-            The columns, and which of their fields runs along which axis.
+            The columns, and the axis of each field.
 
         Raises:
             DecodeError: If a result is not a dict, its fields do not fit, or its length differs
@@ -149,9 +149,9 @@ class TransformApplier:
         return self._cut_to_spans(results, begins, request)
 
     def _fill_idle(self, request: StepRequest) -> StepRequest:
-        """Return the request with the shortest other span in place of those of idle lanes.
+        """Return the request with the shortest other span in place of the spans of idle lanes.
 
-        A transform need not work for no timesteps, and its results are cut to none.
+        A transform need not work for empty sequences, and these results are cut to 0 timesteps.
         """
         spans, ids, is_idle = request.spans.copy(), request.ids.copy(), request.is_idle
         lengths = np.where(is_idle, np.iinfo(np.int64).max, request.lengths)
@@ -234,7 +234,7 @@ class TransformApplier:
         return DecodeError.at(text, **{**self._get_details(base), **details})
 
     def _get_details(self, base: int) -> dict[str, Detail]:
-        """Return the details about a sequence's place; its stored data is correct."""
+        """Return the details about a sequence's location, without the remedy for damaged data."""
         details = locate_sequence(self.reader.store, base).details
         return {name: value for name, value in details.items() if name != "remedy"}
 
@@ -337,7 +337,7 @@ def make_transform_applier(reader: FieldReader, seed: int) -> TransformApplier:
 
 
 def _add_location(error: Exception, location: str, details: Mapping[str, Detail]) -> Exception:
-    """Add the sequence to an exception as a note."""
+    """Return the exception with a note that names the sequence."""
     if isinstance(error, SeqDataError):
         return error.with_place(f"in the {location}", **details).with_traceback(error.__traceback__)
     error.add_note(f"in the {location}")
@@ -352,7 +352,7 @@ def make_inputs(columns: Columns, axes: Axes) -> dict[str, Any]:
 
     Args:
         columns: The columns that were read.
-        axes: Which field runs along which axis.
+        axes: Axis of each field.
     """
     inputs: dict[str, Any] = {}
     column: Any
@@ -378,7 +378,7 @@ def check_columnar_result(
     Args:
         result: The result.
         count: Number of sequences of the batch.
-        axes: Which field runs along which axis; a new ragged one along the planned axis.
+        axes: Axis of each field; a new ragged one runs along the planned axis.
         describe: Returns the name of the transform and its sequences, for messages.
 
     Raises:
@@ -402,7 +402,7 @@ def check_columnar_result(
             columns[name] = list(value)
         else:
             values = _to_values(
-                value, name, "a Ragged, an array of numbers or a list of text", describe
+                value, name, "a Ragged, an array of numbers or a list of strings", describe
             )
             columns[name] = FlatValues(values, np.ones(len(values), dtype=np.int64))
         if len(value) != count:

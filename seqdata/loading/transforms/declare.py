@@ -73,7 +73,7 @@ def is_columnar(transform: object) -> bool:
 def is_by_timestep(transform: object) -> bool:
     """Return whether each timestep of a result follows from that timestep alone.
 
-    A transform says so with its attribute ``by_timestep``; it draws nothing at random.
+    It is the attribute ``by_timestep`` of the transform, which must draw nothing at random.
     """
     return getattr(transform, "by_timestep", False) is True
 
@@ -148,8 +148,8 @@ def is_bounded(transform: object) -> bool:
 def length_map_for(transform: object) -> LengthMap | None:
     """Return the length law of a transform; None if it keeps lengths.
 
-    Its attribute ``lengths`` maps lengths; ``max_length`` maps them to bounds, if results have
-    random lengths. The returned function raises if the result of the attribute is not lengths.
+    The attribute ``lengths`` of the transform maps lengths; ``max_length`` maps them to bounds, if
+    results have random lengths. The returned function raises if the result is not lengths.
 
     Raises:
         ConfigError: If the attribute is not a function, or both exist.

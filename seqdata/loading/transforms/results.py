@@ -82,7 +82,7 @@ class TransformResults:
 
 
 ErrorFactory = Callable[[int, str], DecodeError]
-"""Returns the error about a piece's result: ``make_error(piece, what)``."""
+"""Returns the error about a piece's result: ``make_error(piece, problem)``."""
 FindAxis = Callable[[str, int], str | None]
 """Returns the axis of an array, from its field's name and number of dimensions."""
 
@@ -90,8 +90,7 @@ FindAxis = Callable[[str, int], str | None]
 def is_whole_value(value: object) -> TypeGuard[str | bytes]:
     """Return whether a value belongs to its sequence as a whole and is not an array.
 
-    Such values are sent by workers, repaired and collated in a list; another kind of them is added
-    here.
+    Workers, repair and collators treat such values as lists. Further kinds are added here.
     """
     return isinstance(value, str | bytes)
 
@@ -100,7 +99,7 @@ def to_array(value: Any) -> NDArray[Any]:
     """Return a value of a transform as an array of numbers, in this machine's byte order.
 
     Raises:
-        TypeError: If it is not one, or torch has no dtype for its numbers.
+        TypeError: If it is not an array of numbers, or torch has no dtype for them.
         RuntimeError: If it is a tensor with a gradient.
         ValueError: If it is a list of lists of unequal lengths.
     """
@@ -198,7 +197,7 @@ def concat_results(
 
 
 def _find_form(value: Any, axis: str | None) -> object:
-    """Return what must be equal in a field's values of all sequences."""
+    """Return the type, dtype and shape that must be equal for all sequences."""
     if not isinstance(value, np.ndarray):
         return type(value)
     return value.dtype, value.ndim, value.shape if axis is None else value.shape[1:]

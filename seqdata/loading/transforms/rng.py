@@ -1,4 +1,4 @@
-"""The draw number of each span: a sequence that occurs twice has different random numbers."""
+"""Indices of draws, by which a sequence that occurs twice has different random numbers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CropNumbersFn = Callable[[NDArray[np.int64], int, DrawnBatch | None], NDArray[np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occurrences:
-    """Numbers the draws of each sequence: its positions in a view, or its crops.
+    """Counter of the draws of each sequence: its positions in a view, or its crops.
 
     Attributes:
-        earlier_counts: int64 (sequences,), the number of earlier positions of a view with the same
-            base sequence; None if each occurs once.
-        crop_numbers: Returns the number of each span among its sequence's random crops, for an
-            epoch.
+        earlier_counts: int64 (sequences,), number of earlier positions of a view with the same
+            base sequence; None: each occurs once.
+        crop_numbers: Returns the index of each span among its sequence's random crops, for an
+            epoch; None: there are none.
     """
 
     earlier_counts: NDArray[np.int64] | None
@@ -33,14 +33,14 @@ class Occurrences:
     def number_spans(
         self, spans: NDArray[np.int64], epoch: int, drawn: DrawnBatch | None = None
     ) -> NDArray[np.int64] | None:
-        """Return the draw number of each span, int64 (n,); None if all are 0.
+        """Return the index of each span among the draws of its sequence, int64 (n,); None: all 0.
 
-        The upper half of a number is the position's, the lower half the crop's.
+        The upper half of an index is for the position, the lower half for the crop.
 
         Args:
-            spans: int64 (n, 3), the first of a batch.
+            spans: int64 (n, 3), the first spans of a batch.
             epoch: Epoch of its plan.
-            drawn: What tells draws of one sequence apart; None: each is drawn once.
+            drawn: The drawn sequences of the batch; None: each is drawn once.
         """
         if drawn is not None:
             spans = drawn.spans[: len(spans)]
@@ -54,5 +54,5 @@ class Occurrences:
 
 
 def count_occurrences(store: Store, crop_numbers: CropNumbersFn | None = None) -> Occurrences:
-    """Return the counter of a store's sequences; None if nothing is drawn twice."""
+    """Return the counter of the draws of a store's sequences."""
     return Occurrences(count_earlier(store.base_numbers, len(store)), crop_numbers)

@@ -1,4 +1,4 @@
-"""Starts workers such that a signal to all processes of a job is left to the training process.
+"""The fork server of workers, by which signals to a job are left to the training process.
 
 A cluster sends SIGTERM or SIGUSR1 to every process of a job, a terminal Ctrl-C or SIGHUP. A worker
 starts with these signals blocked and then ignores them. They end the fork server of
@@ -52,7 +52,7 @@ _PRELOADED = ["seqdata.loading.workers.worker"]
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Block these signals in processes that are started, until they call ``ignore_signals``.
+    """Block ``PARENT_SIGNALS`` in started processes, until they call ``ignore_signals``.
 
     ``multiprocessing``'s tracker must already run, since starting it unblocks them.
     """
@@ -64,7 +64,7 @@ def block_signals() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """Ignore these signals in this process, which handles ``STACK_SIGNAL``; in its main thread."""
+    """Ignore ``PARENT_SIGNALS`` except ``STACK_SIGNAL``; called in the main thread."""
     for number in PARENT_SIGNALS:
         if number != STACK_SIGNAL:
             signal.signal(number, signal.SIG_IGN)
@@ -72,7 +72,7 @@ def ignore_signals() -> None:
 
 
 def end_with_parent() -> None:
-    """Request from the system, if it can, to end this process with the thread that started it.
+    """Ask the system to end this process with the thread that started it, where it can.
 
     Python code cannot watch for it while a stuck library holds Python's lock. The server itself
     ends when its pipe, of which each process has a copy, is closed everywhere.
@@ -134,7 +134,7 @@ class _Context(context.ForkServerContext):
 
 
 class _Server(ForkServer):
-    """A fork server whose socket has a short enough path, whatever TMPDIR is."""
+    """A fork server whose socket has a short path, also if that of TMPDIR is long."""
 
     def ensure_running(self) -> None:
         config: dict[str, Any] = process.current_process()._config  # type: ignore[attr-defined]
@@ -148,8 +148,8 @@ class _Server(ForkServer):
     def connect_to_new_process(self, fds: Sequence[int]) -> tuple[int, int]:
         """Request a process; see ``ForkServer``.
 
-        A request that is cut off, since this process has no descriptors left, ends the server and
-        all workers with it. So they are looked for first.
+        A request that is cut off for lack of descriptors would end the server with all workers, so
+        spare descriptors are opened first.
 
         Raises:
             OSError: If there are too few.
@@ -182,8 +182,7 @@ def _find_short_folder(folder: str, pid: int) -> str:
     raise OSError(
         errno.ENAMETOOLONG,
         f"{folder}: must leave room for a socket in {_MAX_SOCKET_PATH} bytes, set TMPDIR to a "
-        "shorter "
-        "path",
+        "shorter path",
     )
 
 

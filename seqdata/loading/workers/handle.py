@@ -1,4 +1,4 @@
-"""The handle of a worker process: its tasks, how it is started, and why it died or stalled."""
+"""The handle of a worker process: its start, its tasks, and errors if it died or stalled."""
 
 from __future__ import annotations
 
@@ -62,16 +62,14 @@ class WorkerTask:
     slot_view: memoryview  # the bytes of the slot
     requests: list[StepRequest]
     worker: WorkerHandle
-    overflow: deque[AnonymousMemory] = field(
-        default_factory=deque
-    )  # memory of answers that are too large for the slot
-    answer_table: list[list[int]] = field(
-        default_factory=list
-    )  # places of the answers, once it is finished
+    # memory of answers that are too large for the slot
+    overflow: deque[AnonymousMemory] = field(default_factory=deque)
+    # positions of the answers, once the task is finished
+    answer_table: list[list[int]] = field(default_factory=list)
     is_finished: bool = False  # no more answers follow
-    error: SeqDataError | None = None  # why answers are missing
+    error: SeqDataError | None = None  # error for which answers are missing
     num_taken: int = 0
-    is_abandoned: bool = False  # its answers are not wanted
+    is_abandoned: bool = False  # its answers are discarded
 
 
 @dataclass(slots=True, eq=False)
@@ -101,9 +99,9 @@ def start_worker(
     """Start one worker.
 
     Args:
-        number: Number of the worker in its rank.
+        number: Index of the worker in its rank.
         slots: The shared memory of requests and answers.
-        fetcher: Does the work.
+        fetcher: Fetcher that the worker runs.
         options: The start method and seed.
         has_script: Whether it needs the user's script.
 
@@ -229,11 +227,11 @@ class WorkerSnapshot:
     """The state of a worker when it ended or stalled.
 
     Attributes:
-        worker: Number of the worker.
+        worker: Index of the worker.
         pid: Id of its process.
         is_ready: Whether it had begun a task.
-        sequence: Base number of its current sequence; None if unknown.
-        batch_sequences: Base numbers of the sequences of its current batch.
+        sequence: Base index of its current sequence; None if unknown.
+        batch_sequences: Base indices of the sequences of its current batch.
         peak_kib: Peak resident memory of its process, in KiB.
     """
 
@@ -282,7 +280,7 @@ def make_died_error(
 
 
 def _extract_crash(stack: str) -> str:
-    """Return the part of the output that begins with a crash, if there was one."""
+    """Return the output from a crash on; empty without a crash."""
     start = stack.rfind(_CRASH)
     return "" if start < 0 else stack[start:]
 

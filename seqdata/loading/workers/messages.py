@@ -32,9 +32,9 @@ from seqdata.storage.local_files import describe_limit
 from seqdata.storage.shared_memory import AnonymousMemory
 
 STATUS_WIDTH = 8  # int64 per worker
-PROGRESS, SEQUENCE, MEMORY = 0, 1, 2  # columns of the status: a count, a base number, KiB
+PROGRESS, SEQUENCE, MEMORY = 0, 1, 2  # columns of the status: a count, a base index, KiB
 MAX_REQUESTS = 16  # most requests of a task
-SLOT_HEADER = 512  # bytes of a slot before its data: number of answers, and the place of each
+SLOT_HEADER = 512  # bytes of a slot before its data: number of answers, and position of each
 _PAGE = 4096
 
 
@@ -88,9 +88,9 @@ def view_num_done(slot: memoryview) -> NDArray[np.int64]:
 
 
 def view_answer_table(slot: memoryview) -> NDArray[np.int64]:
-    """Return the places of answers, int64 (16, 3): position, bytes, bytes of the header.
+    """Return the table of answers, int64 (16, 3): position, bytes, bytes of the header.
 
-    A position of -1 is separate memory; bytes of -1 an error.
+    A position of -1 means separate memory, bytes of -1 an error.
     """
     flat = np.frombuffer(slot, dtype=np.int64, count=3 * MAX_REQUESTS, offset=8)
     return flat.reshape(MAX_REQUESTS, 3)
@@ -102,7 +102,7 @@ def receive_overflow(connection: Connection, size: int, *, timeout: float) -> An
     Args:
         connection: The connection to the worker.
         size: Size of the memory in bytes.
-        timeout: Most seconds until its descriptor arrives.
+        timeout: Seconds to wait for its descriptor.
 
     Raises:
         EOFError: If the worker has ended, or the descriptor does not arrive.
@@ -125,9 +125,7 @@ def receive_overflow(connection: Connection, size: int, *, timeout: float) -> An
 
 
 ALIGNMENT = 64  # bytes
-_HEADER_NUMBERS = (
-    5  # int64 per request: spans, epoch, horizon, together, whether occurrences follow
-)
+_HEADER_NUMBERS = 5  # int64 per request: spans, epoch, horizon, flags, whether occurrences follow
 OnSequence = Callable[[int], None]
 
 
@@ -203,7 +201,7 @@ class ColumnsMessage:
 
     Args:
         columns: Field -> column.
-        axes: The axis of each field; None if the main process knows it.
+        axes: The axis of each field; None: known to the training process.
     """
 
     def __init__(self, columns: Columns, axes: Axes | None) -> None:
@@ -253,8 +251,8 @@ def unpack_columns(
 
     Args:
         answer: The bytes of the answer.
-        header: Bytes of the part that describes them.
-        kernel: Copies the values later.
+        header: The bytes that describe the answer.
+        kernel: Kernel that copies the values later.
     """
     fields, axes_args = pickle.loads(header)  # written by a worker of this process
     columns = {
@@ -309,7 +307,7 @@ class SharedColumn:
         return np.frombuffer(bytearray(piece), self.dtype).reshape(stop - start, *self.shape)
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
-        """Copy all pieces into place and pad.
+        """Copy all pieces into ``out``, with padding.
 
         Args:
             out: (timesteps, *shape), C-contiguous, of the column's dtype.
@@ -338,7 +336,7 @@ class ObjectMessage:
     """An object before it is written.
 
     Args:
-        value: Anything that pickles.
+        value: Any picklable object.
     """
 
     def __init__(self, value: Any) -> None:
@@ -367,7 +365,7 @@ def unpack_object(answer: memoryview, header: memoryview) -> Any:
 
     Args:
         answer: The bytes of the answer.
-        header: Bytes of the part that describes them.
+        header: The bytes that describe the answer.
     """
     pickled, extents = pickle.loads(header)  # written by a worker of this process
     return pickle.loads(

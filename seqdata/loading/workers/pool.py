@@ -48,17 +48,15 @@ from seqdata.storage.local_files import describe_limit
 
 LOG = logging.getLogger("seqdata")
 SLOT_BYTES = 64 << 20  # bytes of a slot, allocated by the system when written
-TASKS_AHEAD = 2  # most tasks that wait at a worker
-_SPARE_TASKS = 1  # most answered tasks per worker that were not taken
+TASKS_AHEAD = 2  # maximum number of tasks that wait at a worker
+_SPARE_TASKS = 1  # maximum number of answered tasks per worker that were not taken
 TASK_SECONDS = 0.05  # target seconds of a task: it has as many requests as take that long
 _WARN_SECONDS = 10.0  # seconds without progress after which a line is logged
 _POLL_SECONDS = 0.2  # timeout of every wait, in seconds
 _LIMIT_ERRNOS = (errno.EAGAIN, errno.ENOMEM)  # of processes and memory, which limits bound
 _DESCRIPTORS_OF_WORKER = 5  # that this process has open for each: pipes, its memory, its sentinel
 _DESCRIPTORS_TO_START = 12  # and while they are started
-_MAX_PROGRESS_GAP = (
-    1.0  # most seconds without progress per check: this process may have been stopped itself
-)
+_MAX_PROGRESS_GAP = 1.0  # seconds that count per check, as this process may have been stopped
 _EXIT_TIMEOUT = 1.0  # seconds for workers to end by themselves
 
 
@@ -66,7 +64,7 @@ class WorkerPool:
     """A pool of worker processes, used by one epoch at a time.
 
     Args:
-        fetcher: Does the work of the workers.
+        fetcher: Fetcher that the workers run.
         options: The number of workers, and their start method.
 
     Raises:
@@ -186,7 +184,7 @@ class WorkerPool:
             self._free_slots.append(task.slot)
 
     def receive(self) -> None:
-        """Wait a short time for answers.
+        """Wait a short time for answers of any worker.
 
         Raises:
             IncompleteEpochError: If the pool is being closed.
@@ -233,7 +231,7 @@ class WorkerPool:
         return True
 
     def _finish_task(self, task: WorkerTask, error: SeqDataError | None = None) -> None:
-        """Make the finished answers of a task available; the others are lost."""
+        """Make the finished answers of a task available; the others are missing."""
         num_done = int(slots.view_num_done(task.slot_view)[0])
         task.answer_table = slots.view_answer_table(task.slot_view)[:num_done].tolist()
         task.is_finished, task.error = True, error
@@ -274,7 +272,7 @@ class WorkerPool:
             self._finish_task(worker.tasks.popleft(), error)
 
     def _check_progress(self) -> None:
-        """Check which workers make progress."""
+        """Warn about workers without progress, and fail those that stall."""
         now = time.monotonic()
         elapsed, self._checked_at = min(now - self._checked_at, _MAX_PROGRESS_GAP), now
         for worker in self._workers:

@@ -70,10 +70,8 @@ class PoolSession:
             Whether no thread takes any more, so that the pool can be used again.
         """
         self._is_ended = True
-        self._requests, self._pending_request = (
-            iter(()),
-            None,
-        )  # they refer to the epoch's share, and to this session
+        # they refer to the epoch's share, and to this session
+        self._requests, self._pending_request = iter(()), None
         if self._is_inconsistent or not self._take_lock.acquire(timeout=_END_TIMEOUT):
             return False
         self._release_open_task()
@@ -97,7 +95,7 @@ class PoolSession:
                 self._open_task = self._tasks.popleft()
 
     def _wait_for_answer(self) -> None:
-        """Wait a short time for the oldest task, or raise why its next answer is missing."""
+        """Wait a short time for the oldest task, or raise the error for which it is missing."""
         if self._is_ended:  # another session uses the pool and its slots
             raise IncompleteEpochError(
                 "loader: the iteration was left while a batch was made. Begin another one."
@@ -167,7 +165,7 @@ class WorkerPoolCache:
     A pool is kept for the next session, unless workers are not to stay.
 
     Args:
-        fetcher: Does the work of the workers.
+        fetcher: Fetcher that the workers run.
         options: The number of workers, and their start method.
     """
 

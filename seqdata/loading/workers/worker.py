@@ -54,7 +54,7 @@ _POLL_SECONDS = 1.0  # timeout of every wait, in seconds
 
 
 class DeferredPickle:
-    """An object for a worker, which unpickles it itself, so that it can report errors.
+    """An object for a worker, unpickled by the worker itself so that it can report errors.
 
     It goes in shared memory: a process that ends while it is started would leave the training
     process waiting for the end of a pipe.
@@ -104,14 +104,14 @@ class WorkerContext:
     """The arguments of a worker.
 
     Attributes:
-        number: Number of the worker in its rank.
+        number: Index of the worker in its rank.
         connection: The connection to the pool.
         slots: The shared memory of requests and answers.
         stacks: Memory for its stack, written when it crashes or on request.
         seed: Seed of the global random generators, which a Dataset may use.
         is_started_by_main: Whether the main thread of the training process, or a fork server,
             starts it.
-        fetcher: Fetches the columns.
+        fetcher: Fetcher of the columns.
         fingerprints: Fingerprints of the stores that it reopens.
     """
 
@@ -182,12 +182,12 @@ def _check_reopened(fetcher: WorkerFetcher, fingerprints: list[str]) -> WorkerFe
     """Return the content, if the reopened stores have the same data.
 
     Raises:
-        FingerprintMismatch: If the data of a store differs, whatever its backend is.
+        FingerprintMismatch: If the data of a store differs.
     """
     stores = _iterate_reopened(fetcher.reader.store)
     for store, fingerprint in zip(stores, fingerprints, strict=True):
         location = (
-            store.place(-1)
+            store.locate(-1)
             if isinstance(store, SupportsLocation)
             else DataLocation(dataset=format_title(store))
         )
@@ -388,7 +388,7 @@ def _seed_generators(context: WorkerContext) -> None:
 
 
 def _observe_dataset(fetcher: WorkerFetcher, on_sequence: OnSequence) -> WorkerFetcher:
-    """Return the fetcher; if it reads a Dataset, each item is reported before it is read."""
+    """Return the fetcher, which reports each item of a Dataset before it is read."""
     store, reader = fetcher.reader.store, fetcher.reader
     if isinstance(store, SupportsObserver):
         store = store.observe(on_sequence)

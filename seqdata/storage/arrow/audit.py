@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from seqdata.storage.arrow.store import (
     MappedFiles,
     build_fields,
     check_footer,
+    check_size,
     get_footer,
     load_checksums,
     locate_checksums,
@@ -51,9 +51,7 @@ from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import RemoteFiles
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
 
-_SEQUENCES_PER_PASS = (
-    1 << 12
-)  # sequences per call of the kernel, which is repeated for each wrong one
+_SEQUENCES_PER_PASS = 1 << 12  # per call of the kernel, which is repeated for each wrong one
 _DIGEST_BYTES = 8 << 20  # bytes
 _RESTORE = "Restore it, or write the store again"
 
@@ -142,12 +140,7 @@ def _read_mapped(content: Any) -> Iterator[memoryview]:
 def _read_remote(files: RemoteFiles, file: _AuditedFile) -> Iterator[bytes]:
     """Yield the bytes of a remote file, which must not be replaced meanwhile."""
     stat = files.stat(file.name, file.location)
-    if stat.size != file.size:
-        raise file.location.make_error(
-            CorruptShardError,
-            f"must have {file.size} bytes, but has {stat.size}. {_RESTORE}",
-            expected=file.size, found=stat.size,
-        )  # fmt: skip
+    check_size(stat.size, file.size, file.location)
     for at in range(0, file.size, REQUEST_BYTES):
         yield files.read(file.name, at, min(at + REQUEST_BYTES, file.size), file.location)
     files.check_same(file.name, stat, file.location)
@@ -232,9 +225,8 @@ def _audit_shard(
             lambda: check_footer(get_footer(mapped[0], shard), location, shard)
         )
         if checksums is not None and not (digest_matches and findings.damages):
-            _audit_sequences(
-                _AuditedShard(root, manifest, i, mapped[0], checksums, lengths_of), findings
-            )
+            for source in _iter_sources(root, manifest, i, mapped[0], checksums, lengths_of):
+                _audit_source(source, findings)
         if not digest_matches and footer_matches and not findings.damages:
             findings.damages, findings.findings = digest_findings.damages, digest_findings.findings
     return findings.report(
@@ -267,50 +259,45 @@ def _map_checksums(
     return mapped[0] if mapped else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _AuditedShard:
-    """One shard and the checksums of its sequences."""
+def _iter_sources(
+    root: Path,
+    manifest: Manifest,
+    i: int,
+    content: Any,
+    checksums: Any,
+    lengths_of: Mapping[str, NDArray[Any]],
+) -> Iterator[BufferSource]:
+    """Yield each field over one shard; errors have the indices that sequences have in the store.
 
-    root: Path
-    manifest: Manifest
-    number: int
-    content: Any
-    checksums: Any
-    lengths_of: Mapping[str, NDArray[Any]]
-
-    def sources(self) -> Iterator[BufferSource]:
-        """Yield each field over this shard alone; errors have sequence numbers of the store."""
-        shard = self.manifest.shards[self.number]
-        shard_offsets = [
-            0,
-            *itertools.accumulate(
-                field_checksums.sequences for field_checksums in self.manifest.shards
-            ),
-        ]
-        first, last = shard_offsets[self.number : self.number + 2]
-        shard_manifest = replace(self.manifest, shards=(shard,), sequences=shard.sequences)
-        recorded = {
-            axis: self.lengths_of[axis][first:last]
-            if axis in self.lengths_of
-            else _lengths_from_offsets(self.content, shard_manifest, axis)
-            for axis in shard_manifest.lengths
-        }
-        location = replace(locate_shard(self.root, self.number, shard), verify=False)
-        layout = ShardLayout(
-            str(self.root), (shard.file,), [0, shard.sequences], recorded, lambda _: location,
-            first_sequence=first,
-        )  # fmt: skip
-        mapped = MappedFiles([self.content], recorded, [self.checksums])
-        checksums = {
-            name: field_checksums
-            if shard_manifest.fields[name].axis in self.lengths_of
-            else replace(field_checksums, lengths=None)
-            for name, field_checksums in (
-                load_checksums(shard_manifest, mapped, None) or {}
-            ).items()
-        }
-        fields = build_fields(shard_manifest, layout, [self.content], checksums)
-        yield from (source.stored for source in fields.sources.values() if source.stored)
+    Args:
+        root: Folder of the store.
+        manifest: Manifest of the store.
+        i: Index of the shard.
+        content: Bytes of the shard.
+        checksums: Bytes of its checksums.
+        lengths_of: Axis -> intact lengths of the store; others are read from the shard's offsets.
+    """
+    shard = manifest.shards[i]
+    first = sum(each.sequences for each in manifest.shards[:i])
+    shard_manifest = replace(manifest, shards=(shard,), sequences=shard.sequences)
+    recorded = {
+        axis: lengths_of[axis][first : first + shard.sequences]
+        if axis in lengths_of
+        else _lengths_from_offsets(content, shard_manifest, axis)
+        for axis in manifest.lengths
+    }
+    location = replace(locate_shard(root, i, shard), verify=False)
+    layout = ShardLayout(
+        str(root), (shard.file,), [0, shard.sequences], recorded, lambda _: location,
+        first_sequence=first,
+    )  # fmt: skip
+    found = load_checksums(shard_manifest, MappedFiles([content], recorded, [checksums]), None)
+    by_field = {
+        name: each if manifest.fields[name].axis in lengths_of else replace(each, lengths=None)
+        for name, each in (found or {}).items()
+    }
+    fields = build_fields(shard_manifest, layout, [content], by_field)
+    yield from (source.stored for source in fields.sources.values() if source.stored)
 
 
 def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> NDArray[np.int64]:
@@ -321,22 +308,22 @@ def _lengths_from_offsets(content: Any, shard_manifest: Manifest, axis: str) -> 
     return np.maximum(np.diff(offsets), 0)
 
 
-def _audit_sequences(audited: _AuditedShard, findings: FindingCollector) -> None:
-    for source in audited.sources():
-        lengths = np.ones(len(source.layout), dtype=np.int64)
-        if not source.kind.is_array and source.extents is not None:
-            lengths = np.subtract(source.extents[0][1], source.extents[0][0])
-        elif source.field.axis is not None:
-            lengths = source.layout.lengths_of[source.field.axis].astype(np.int64)
-        for first in range(0, len(lengths), _SEQUENCES_PER_PASS):
-            run = lengths[first : first + _SEQUENCES_PER_PASS]
-            numbers = np.arange(first, first + len(run))
-            spans = np.stack([numbers, np.zeros_like(run), run], axis=1)
-            for result, span in _find_bad_spans(source, spans):
-                if findings.damages < MAX_FINDINGS:
-                    findings.run_check(functools.partial(source.raise_for_result, result, span))
-                else:
-                    findings.damages += 1
+def _audit_source(source: BufferSource, findings: FindingCollector) -> None:
+    """Compare the checksums and extents of all sequences of a field."""
+    lengths = np.ones(len(source.layout), dtype=np.int64)
+    if not source.kind.is_array and source.extents is not None:
+        lengths = np.subtract(source.extents[0][1], source.extents[0][0])
+    elif source.field.axis is not None:
+        lengths = source.layout.lengths_of[source.field.axis].astype(np.int64)
+    for first in range(0, len(lengths), _SEQUENCES_PER_PASS):
+        run = lengths[first : first + _SEQUENCES_PER_PASS]
+        indices = np.arange(first, first + len(run))
+        spans = np.stack([indices, np.zeros_like(run), run], axis=1)
+        for result, span in _find_bad_spans(source, spans):
+            if findings.damages < MAX_FINDINGS:
+                findings.run_check(functools.partial(source.raise_for_result, result, span))
+            else:
+                findings.damages += 1
 
 
 def _find_bad_spans(

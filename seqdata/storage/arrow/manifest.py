@@ -84,11 +84,11 @@ class Manifest:
 
     Attributes:
         fields: Name -> field.
-        key: The ``str`` field of ids; None: a sequence is named by its number.
+        key: The ``str`` field of ids; None: a sequence is named by its index.
         sequences: Number of sequences.
         lengths: Axis -> its file of lengths.
-        shards: In the order of their sequences.
-        checksums: Their algorithm and block size; None: no shard has checksums.
+        shards: Shards, in the order of their sequences.
+        checksums: Algorithm and block size of checksums; None: no shard has checksums.
         statistics: Statistics of blocks of sequences; None: none were computed.
         shuffle: The seed of the random order of its sequences; None: they are in the order given.
     """
@@ -109,7 +109,7 @@ class Manifest:
 
 
 def compute_fingerprint(content: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest's facts about the data (32 hex digits)."""
+    """Return the digest of the entries of a manifest about the data (32 hex digits)."""
     chosen = {name: content.get(name) for name in _FINGERPRINTED_KEYS}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -176,8 +176,8 @@ def _checksums_to_json(manifest: Manifest, spec: ChecksumSpec) -> dict[str, Any]
                 "bytes": checksum_file.bytes,
                 "sha256": checksum_file.sha256,
                 "places": {
-                    name: [list(place) for place in both]
-                    for name, both in checksum_file.places.items()
+                    name: [list(pair) for pair in ranges]
+                    for name, ranges in checksum_file.places.items()
                 },
             }
             for checksum_file in files
@@ -288,7 +288,7 @@ def parse_manifest(text: bytes, location: DataLocation) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class _ManifestReader:
-    """Turns JSON into checked values; errors name the place of an invalid one."""
+    """Turns JSON into checked values; errors name the path of an invalid one."""
 
     location: DataLocation
 
@@ -298,12 +298,12 @@ class _ManifestReader:
             f"{path} must {required}, but {found}. Restore the manifest, or write the store again",
         )
 
-    def require(self, facts: Any, name: str, kind: type, path: str) -> Any:
-        if type(facts) is not dict:
-            raise self.make_error(path, f"is a {type(facts).__name__}", "be an object")
-        if name not in facts:
+    def require(self, entry: Any, name: str, kind: type, path: str) -> Any:
+        if type(entry) is not dict:
+            raise self.make_error(path, f"is a {type(entry).__name__}", "be an object")
+        if name not in entry:
             raise self.make_error(path, "does not", f"have {name!r}")
-        value = facts[name]
+        value = entry[name]
         if type(value) is not kind:
             raise self.make_error(
                 f"{path}, {name!r},", f"is a {type(value).__name__}", f"be {_TYPE_NAMES[kind]}"
@@ -319,14 +319,14 @@ class _ManifestReader:
                 "after writing. Restore it, or write the store again",
             )
 
-    def read_count(self, facts: Any, name: str, path: str, maximum: int = 1 << 62) -> int:
-        value: int = self.require(facts, name, int, path)
+    def read_count(self, entry: Any, name: str, path: str, maximum: int = 1 << 62) -> int:
+        value: int = self.require(entry, name, int, path)
         if not 0 <= value <= maximum:
             raise self.make_error(f"{path}, {name!r},", f"is {value}", f"be in [0, {maximum}]")
         return value
 
-    def read_file_name(self, facts: Any, path: str) -> str:
-        name: str = self.require(facts, "file", str, path)
+    def read_file_name(self, entry: Any, path: str) -> str:
+        name: str = self.require(entry, "file", str, path)
         if not is_plain_name(name):
             raise self.make_error(
                 f"{path}, 'file',", f"is {name!r}", "be a name inside of the folder"
@@ -378,10 +378,10 @@ class _ManifestReader:
             return None
         return self.read_count(document, "shuffle", "manifest", _MAX_SEED)
 
-    def read_field(self, facts: Any, path: str) -> Field:
-        dtype = self.require(facts, "dtype", str, path)
-        shape = self.require(facts, "shape", list, path)
-        axis = facts.get("axis")
+    def read_field(self, entry: Any, path: str) -> Field:
+        dtype = self.require(entry, "dtype", str, path)
+        shape = self.require(entry, "shape", list, path)
+        axis = entry.get("axis")
         if dtype not in FIELD_DTYPES:
             raise self.make_error(path, f"has dtype {dtype!r}", f"have one of {FIELD_DTYPES}")
         is_array = kind_of(Field(dtype)).is_array
@@ -394,30 +394,30 @@ class _ManifestReader:
             raise self.make_error(path, f"has shape {shape}", f"take less than {MAX_WIDTH} bytes")
         return field
 
-    def read_lengths(self, facts: Any, path: str) -> LengthsFile:
-        dtype = self.require(facts, "dtype", str, path)
+    def read_lengths(self, entry: Any, path: str) -> LengthsFile:
+        dtype = self.require(entry, "dtype", str, path)
         if dtype not in _LENGTH_DTYPES:
             raise self.make_error(
                 path, f"has dtype {dtype!r}", f"have one of {sorted(_LENGTH_DTYPES)}"
             )
-        digest = self.require(facts, "sha256", str, path)
-        return LengthsFile(file=self.read_file_name(facts, path), dtype=dtype, sha256=digest)
+        digest = self.require(entry, "sha256", str, path)
+        return LengthsFile(file=self.read_file_name(entry, path), dtype=dtype, sha256=digest)
 
     def read_shard(
-        self, facts: Any, i: int, fields: Mapping[str, Field], axes: list[str]
+        self, entry: Any, i: int, fields: Mapping[str, Field], axes: list[str]
     ) -> ArrowShard:
         path = f"shard {i}"
-        timesteps = self.require(facts, "timesteps", dict, path)
-        buffers = self.require(facts, "buffers", dict, path)
+        timesteps = self.require(entry, "timesteps", dict, path)
+        buffers = self.require(entry, "buffers", dict, path)
         if set(buffers) != set(fields) or set(timesteps) != set(axes):
             raise self.make_error(path, f"has fields {sorted(buffers)}", f"have {sorted(fields)}")
         shard = ArrowShard(
-            file=self.read_file_name(facts, path),
-            sequences=self.read_count(facts, "sequences", path, MAX_SEQUENCES),
-            bytes=self.read_count(facts, "bytes", path),
-            footer_bytes=self.read_count(facts, "footer_bytes", path),
-            footer_sha256=self.require(facts, "footer_sha256", str, path),
-            sha256=self.require(facts, "sha256", str, path),
+            file=self.read_file_name(entry, path),
+            sequences=self.read_count(entry, "sequences", path, MAX_SEQUENCES),
+            bytes=self.read_count(entry, "bytes", path),
+            footer_bytes=self.read_count(entry, "footer_bytes", path),
+            footer_sha256=self.require(entry, "footer_sha256", str, path),
+            sha256=self.require(entry, "sha256", str, path),
             timesteps={axis: self.read_count(timesteps, axis, path) for axis in axes},
             buffers={
                 name: self.read_ranges(buffers[name], f"{path}, {name!r},") for name in fields
@@ -431,15 +431,15 @@ class _ManifestReader:
             self.check_buffers(shard, name, field, f"{path}, buffers of {name!r},")
         return shard
 
-    def read_checksums(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
+    def read_checksums(self, manifest: Manifest, entry: Mapping[str, Any]) -> Manifest:
         """Return a manifest with the entries of its checksums."""
         path = "'checksums'"
         spec = ChecksumSpec(
-            algorithm=self.require(facts, "algorithm", str, path),
-            bytes_per_checksum=self.read_count(facts, "block", path, MAX_BYTES_PER_CHECKSUM),
+            algorithm=self.require(entry, "algorithm", str, path),
+            bytes_per_checksum=self.read_count(entry, "block", path, MAX_BYTES_PER_CHECKSUM),
         )
-        lengths = self.require(facts, "lengths", dict, path)
-        files = self.require(facts, "shards", list, path)
+        lengths = self.require(entry, "lengths", dict, path)
+        files = self.require(entry, "shards", list, path)
         if set(lengths) != set(manifest.lengths):
             raise self.make_error(
                 f"{path}, 'lengths',",
@@ -468,15 +468,15 @@ class _ManifestReader:
         return replace(manifest, checksums=spec, shards=tuple(shards), lengths=axes)
 
     def read_checksum_file(
-        self, facts: Any, i: int, shard: ArrowShard, bytes_per_checksum: int
+        self, entry: Any, i: int, shard: ArrowShard, bytes_per_checksum: int
     ) -> ChecksumFile:
         path = f"checksums of shard {i}"
-        ranges_json = self.require(facts, "places", dict, path)
+        ranges_json = self.require(entry, "places", dict, path)
         if set(ranges_json) != set(shard.buffers):
             raise self.make_error(
                 path, f"has fields {sorted(ranges_json)}", f"have {sorted(shard.buffers)}"
             )
-        size = self.read_count(facts, "bytes", path)
+        size = self.read_count(entry, "bytes", path)
         ranges = {
             name: self.read_ranges(ranges_json[name], f"{path}, {name!r},")
             for name in shard.buffers
@@ -484,9 +484,9 @@ class _ManifestReader:
         for name, field_ranges in ranges.items():
             self.check_checksums(shard, name, field_ranges, size, bytes_per_checksum)
         return ChecksumFile(
-            file=self.read_file_name(facts, path),
+            file=self.read_file_name(entry, path),
             bytes=size,
-            sha256=self.require(facts, "sha256", str, path),
+            sha256=self.require(entry, "sha256", str, path),
             places=ranges,
         )
 
@@ -519,11 +519,11 @@ class _ManifestReader:
                 f"for each {bytes_per_checksum} bytes of them",
             )
 
-    def read_ranges(self, facts: Any, path: str) -> tuple[tuple[int, int], ...]:
+    def read_ranges(self, entry: Any, path: str) -> tuple[tuple[int, int], ...]:
         pairs: list[tuple[int, int]] = []
-        for pair in facts if type(facts) is list else [facts]:
+        for pair in entry if type(entry) is list else [entry]:
             if type(pair) is not list or [type(bound) for bound in pair] != [int, int]:
-                raise self.make_error(path, f"are {facts!r}", "be pairs of position and bytes")
+                raise self.make_error(path, f"are {entry!r}", "be pairs of position and bytes")
             pairs.append((pair[0], pair[1]))
         return tuple(pairs)
 

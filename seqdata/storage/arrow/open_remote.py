@@ -1,4 +1,4 @@
-"""Arrow stores behind URLs: opened by their manifest and lengths, their shards brought on demand.
+"""Arrow stores behind URLs: opened by their manifest and lengths, their shards fetched on demand.
 
 Place in the flow: a URL becomes a store; shards on demand ask its shards. Reads: the manifest,
 lengths, checksums, shards. Makes: fields of shards.
@@ -50,15 +50,19 @@ from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import kind_of
 from seqdata.storage.find_files import describe_folders, find_listed
 from seqdata.storage.foreign.file_discovery import is_data_file
-from seqdata.storage.integrity.checksums import ChecksumFile
 from seqdata.storage.integrity.verify import resolve_verify_mode
-from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
 from seqdata.storage.remote.urls import WEB, check_url
-from seqdata.storage.shards_on_demand import OpenShard, Ranges, ShardRequest, ShardsOnDemand
+from seqdata.storage.shards_on_demand import (
+    DropFn,
+    OpenShard,
+    Ranges,
+    ShardRequest,
+    ShardsOnDemand,
+)
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict
 from seqdata.storage.store import ShardStore, StoreFields, StoreInfo
@@ -68,7 +72,7 @@ _MAX_KEPT_OFFSETS = 64  # shards and axes whose offsets are kept
 
 
 class ArrowShards:
-    """The shards of a store that lie elsewhere: ``RemoteShards``.
+    """The shards of a store behind a URL: ``RemoteShards``.
 
     Args:
         files: The folder of the shards.
@@ -124,13 +128,12 @@ class ArrowShards:
         """Open a shard, fetched where it is not in the cache; see ``RemoteShards``."""
         request, location = self.make_request(number), self.locate_shard(number)
         cached = self._cache.acquire_if_room(request, location, release)
-        repair = partial(self._cache.repair, request, cached.mapping, location)
         bits = None if self._bits is None else self._bits.buffer
-        fields = self._build_fields(number, cached.mapping, repair, bits)
+        fields = self._build_fields(number, cached.mapping, partial(self._drop, number), bits)
         return OpenShard(number, fields, cached.mapping)
 
     def download(self, number: int) -> None:
-        """Bring a shard into the cache; it is done at once where it is there."""
+        """Download a shard into the cache, unless it is there."""
         request = self.make_request(number)
         if not self._cache.has(request):
             self._cache.acquire_if_room(request, self.locate_shard(number))
@@ -161,7 +164,7 @@ class ArrowShards:
         return stat
 
     def offset_ranges(self, number: int, request: ShardRequest) -> Iterator[Ranges]:
-        """Yield the ranges of the offsets of strings; those of numbers follow from lengths."""
+        """Yield the ranges of the offsets of strings; offsets of numbers follow from lengths."""
         shard, local = self._manifest.shards[number], request.spans[:, 0]
         for name in request.names:
             if not kind_of(self.fields[name]).is_array:
@@ -179,12 +182,17 @@ class ArrowShards:
                 offsets = self._find_offsets(number, field.axis)
                 stored[local], stored[local + 1] = offsets[local], offsets[local + 1]
 
-    def build_fields(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
+    def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
         """Return fields over a shard of which some ranges are there; see ``RemoteShards``."""
-        return self._build_fields(number, content, repair, None)
+
+        def drop_with_checksums() -> str | None:
+            self._drop_checksums(number)
+            return drop()
+
+        return self._build_fields(number, content, drop_with_checksums, None)
 
     def join(self, shards: Sequence[OpenShard]) -> StoreFields:
-        """Return fields over all shards at once: what is read then is not put together."""
+        """Return fields over all shards at once, whose columns need no joining."""
         contents = [shard.content for shard in shards]
         checksums = [self._checksums[n] for n in range(len(shards)) if n in self._checksums]
         mapped = MappedFiles(
@@ -192,13 +200,7 @@ class ArrowShards:
             self.layout.lengths_of,
             checksums if self._is_verified and len(checksums) == len(shards) else None,
         )
-        repairs = [shard.fields.layout.repair for shard in shards]
-
-        def repair(error: DataError) -> bool:
-            found = repairs[int(error.details["shard"] or 0)]
-            return found is not None and found(error)
-
-        layout = replace(self.layout, repair=repair)
+        layout = replace(self.layout, drop_copy=self._drop)
         found = load_checksums(self._manifest, mapped, self._bits) or {}
         return build_fields(self._manifest, layout, contents, found)
 
@@ -208,9 +210,9 @@ class ArrowShards:
         return CacheRequest(shard.file, shard.bytes, shard.sha256)
 
     def _build_fields(
-        self, number: int, content: Any, repair: RepairFn, bits: Any | None
+        self, number: int, content: Any, drop: DropFn, bits: Any | None
     ) -> StoreFields:
-        """Lay the fields of a shard over its bytes, found right where ``bits`` say so."""
+        """Return the fields of a shard over its bytes; ``bits`` record what was verified."""
         shard = self._manifest.shards[number]
         first, stop = self.layout.shard_offsets[number : number + 2]
         checksums = self._load_checksums(number)
@@ -218,8 +220,7 @@ class ArrowShards:
         location = self.locate_shard(number)
         layout = ShardLayout(
             self._files.location, (shard.file,), [0, shard.sequences], lengths_of,
-            lambda _: location, first_sequence=first,
-            repair=CopyRepair([repair, partial(self._repair_checksums, number)]),
+            lambda _: location, first_sequence=first, drop_copy=lambda _: drop(),
         )  # fmt: skip
         manifest = replace(self._manifest, shards=(shard,), sequences=shard.sequences)
         each = None if checksums is None else [checksums]
@@ -251,22 +252,21 @@ class ArrowShards:
             return None
         found = self._checksums.get(number)
         if found is None:
-            found = self._cache.read_bytes(*self._make_checksum_request(number, file))
-            self._checksums[number] = found
+            request = CacheRequest(file.file, file.bytes, file.sha256)
+            location = locate_checksums(self._files.location, number, file)
+            found = self._checksums[number] = self._cache.read_bytes(request, location)
         return found
 
-    def _repair_checksums(self, number: int) -> bool:
-        file, found = self._manifest.shards[number].checksums, self._checksums.get(number)
-        if file is None or found is None:
-            return False
-        request, place = self._make_checksum_request(number, file)
-        return self._cache.repair(request, found, place)
+    def _drop(self, number: int) -> str:
+        """Drop the copies of a shard and of its checksums: either may be damaged."""
+        self._drop_checksums(number)
+        return self._cache.drop(self._manifest.shards[number].sha256, self.locate_shard(number))
 
-    def _make_checksum_request(
-        self, number: int, file: ChecksumFile
-    ) -> tuple[CacheRequest, DataLocation]:
-        request = CacheRequest(file.file, file.bytes, file.sha256)
-        return request, locate_checksums(self._files.location, number, file)
+    def _drop_checksums(self, number: int) -> None:
+        file = self._manifest.shards[number].checksums
+        if file is not None and self._checksums.pop(number, None) is not None:
+            location = locate_checksums(self._files.location, number, file)
+            self._cache.drop(file.sha256, location)
 
 
 def compute_bit_offsets(manifest: Manifest) -> dict[str, list[int]]:
@@ -319,8 +319,8 @@ def open_remote(
 
     Args:
         location: The URL of its folder.
-        verify: As of ``open_arrow``.
-        remote: How it is read.
+        verify: When checksums are compared; see ``open_arrow``.
+        remote: Options of reading.
 
     Raises:
         ConfigError: If the location is invalid, or what it needs is not installed.
@@ -344,25 +344,8 @@ def open_remote(
 def open_from_manifest(
     files: RemoteFiles, manifest: Manifest, verify: str, bits: SharedBits | None
 ) -> ShardStore:
-    """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
-    lengths_of = {}
-    cache, dataset = make_cache(files), files.location
-    for axis, lengths_file in manifest.lengths.items():
-        dtype = np.dtype(lengths_file.dtype).newbyteorder("<")
-        size = manifest.sequences * dtype.itemsize
-        location = locate_lengths(dataset, manifest, axis)
-        request = CacheRequest(lengths_file.file, size, lengths_file.sha256)
-        content = cache.read_bytes(request, location)
-        lengths_of[axis] = np.frombuffer(content, dtype=dtype)
-        if verify == "off":
-            continue
-        try:
-            check_lengths_checksum(lengths_of[axis], dataset, manifest, axis, get_kernel())
-        except DataError:
-            if not cache.repair(request, content, location):
-                raise
-            check_lengths_checksum(lengths_of[axis], dataset, manifest, axis, get_kernel())
-        check_total_timesteps(lengths_of[axis], dataset, manifest, axis)
+    """Open a store by its manifest; ``bits`` are those of the process that pickled the store."""
+    lengths_of = {axis: _load_lengths(files, manifest, axis, verify) for axis in manifest.lengths}
     if verify == "first_read":
         bits = SharedBits.reuse(bits, count_checksums(manifest), manifest.fingerprint)
     bits_in_use = bits if verify == "first_read" else None
@@ -373,6 +356,26 @@ def open_from_manifest(
         reopen=lambda _: (open_from_manifest, (files, manifest, verify, bits_in_use)),
     )  # fmt: skip
     return ShardStore(info, ShardsOnDemand(shards))
+
+
+def _load_lengths(files: RemoteFiles, manifest: Manifest, axis: str, verify: str) -> NDArray[Any]:
+    """Return the lengths along an axis; a copy in the cache that is damaged is fetched again."""
+    cache, dataset = make_cache(files), files.location
+    lengths_file, location = manifest.lengths[axis], locate_lengths(dataset, manifest, axis)
+    dtype = np.dtype(lengths_file.dtype).newbyteorder("<")
+    size = manifest.sequences * dtype.itemsize
+    request = CacheRequest(lengths_file.file, size, lengths_file.sha256)
+    lengths = np.frombuffer(cache.read_bytes(request, location), dtype=dtype)
+    if verify == "off":
+        return lengths
+    try:
+        check_lengths_checksum(lengths, dataset, manifest, axis, get_kernel())
+    except CorruptShardError:
+        cache.drop(lengths_file.sha256, location)
+        lengths = np.frombuffer(cache.read_bytes(request, location), dtype=dtype)
+        check_lengths_checksum(lengths, dataset, manifest, axis, get_kernel())
+    check_total_timesteps(lengths, dataset, manifest, axis)
+    return lengths
 
 
 def _check_shard_sizes(files: RemoteFiles, manifest: Manifest) -> None:

@@ -329,7 +329,7 @@ class LengthsWriter:
 
     Args:
         folder: The folder to write to.
-        axis: Part of the file's name.
+        axis: Axis of the lengths, a part of the file's name.
     """
 
     __slots__ = ("_axis", "_bytes", "_folder")

@@ -58,13 +58,13 @@ class RowsByNumber(Protocol):
         ...
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
-        """Return sequences by number, int64 (n,), in this order, as ``write_store`` takes them."""
+        """Return sequences by index, int64 (n,), in this order, as ``write_store`` takes them."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumberedRows:
-    """Sequences by number, at least one.
+    """Sequences by index, at least one.
 
     Attributes:
         rows: The sequences.
@@ -116,7 +116,7 @@ def shuffle_rows(
     """Return sequences in a random order, each with the id that it has in the input's order.
 
     Args:
-        sequences: Sequences by number.
+        sequences: Sequences by index.
         seed: The seed of the order, in ``[0, 2**64)``.
         key: The field of ids. It is added if sequences lack it, and holds their number in the
             input; "": sequences are numbered as they are written.
@@ -178,7 +178,7 @@ def _iter_numbers(numbers: NDArray[np.int64]) -> Iterator[int]:
 
 
 def find_random_access(sequences: Any, axes: Axes | None) -> NumberedRows | None:
-    """Return sequences by number; None: they have no random access, or there is none.
+    """Return sequences by index; None: they have no random access, or there are none.
 
     Args:
         sequences: A list or tuple of sequences; an array; a pandas, Polars or Arrow table, or a
@@ -211,7 +211,7 @@ def find_random_access(sequences: Any, axes: Axes | None) -> NumberedRows | None
 
 
 def number_store(sequences: StoreSequences, axes: Axes | None) -> NumberedRows:
-    """Return the sequences of a store, at least one, by number.
+    """Return the sequences of a store, at least one, by index.
 
     Args:
         sequences: The sequences.
@@ -230,7 +230,7 @@ class _ListRows:
         return len(self.items)
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
-        """Return items by number."""
+        """Return items by index."""
         return (self.items[number] for number in _iter_numbers(numbers))
 
 
@@ -244,7 +244,7 @@ class _StoreRows:
         return len(self.sequences)
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
-        """Return sequences by number."""
+        """Return sequences by index."""
         return self.sequences.iter_view(take(self.sequences.store, numbers))
 
 
@@ -259,7 +259,7 @@ class _FrameRows:
         return len(self.frame)
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
-        """Return rows by number."""
+        """Return rows by index."""
         for first in range(0, len(numbers), _CHUNK_ROWS):
             chunk = self.frame.iloc[numbers[first : first + _CHUNK_ROWS]]
             yield from normalize_sequences(chunk, self.axes)[0]
@@ -285,12 +285,12 @@ class _TableRows:
         return int(self.offsets[-1])
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
-        """Return rows by number."""
+        """Return rows by index."""
         for first in range(0, len(numbers), self.chunk):
             yield from self._take(numbers[first : first + self.chunk])
 
     def _take(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
-        """Return a few rows. Of a table PyArrow would join all batches first."""
+        """Return a few rows without joining all batches, as PyArrow would for a table."""
         import pyarrow as pa
 
         owners = np.searchsorted(self.offsets, numbers, side="right") - 1
@@ -346,7 +346,7 @@ def open_shuffled(
         make_id: Returns the id of a sequence by its number, where sequences have none.
 
     Raises:
-        ConfigError: If these are not sequences, or their ids are not texts.
+        ConfigError: If these are not sequences, or their ids are not strings.
         DataError: If a sequence is not like the first one, or not what was written before.
     """
     key = writer.resume_key.key

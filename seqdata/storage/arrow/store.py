@@ -375,7 +375,7 @@ def open_arrow(
         location: Its folder: a path or a URL.
         verify: When checksums of the data are compared: ``"first_read"``, ``"always"``, or
             ``"off"``: never. None: at the first read, where the store has checksums.
-        remote: How a URL is read; None: through the cache.
+        remote: Options of reading a URL; None: whole shards through the cache.
 
     Raises:
         ConfigError: If the location is not there, or ``verify`` is not possible.
@@ -405,7 +405,7 @@ def open_local(location: str | os.PathLike[str], *, verify: str | None = None) -
 def _open(
     root: Path, manifest: Manifest, verify: str, bits: SharedBits | None, fingerprint: str
 ) -> ShardStore:
-    """Open a store by its manifest; ``bits`` are those of the process that sent it here."""
+    """Open a store by its manifest; ``bits`` are those of the process that pickled the store."""
     mapped = map_files(root, manifest, get_kernel(), verify=verify != "off")
     if verify == "first_read":
         bits = SharedBits.reuse(bits, count_checksums(manifest), fingerprint)

@@ -254,11 +254,11 @@ class ArrowFormat:
         first, last = (digest_sequence(self.fields, content, i) for i in (0, shard.sequences - 1))
         return shard, first, last
 
-    def parse(self, facts: dict[str, Any]) -> ArrowShard:
+    def parse(self, record: dict[str, Any]) -> ArrowShard:
         """Return a shard from its JSON."""
-        checksums = dict(facts["checksums"])
+        checksums = dict(record["checksums"])
         checksums["places"] = _parse_ranges(checksums["places"])
-        shard = {**facts, "buffers": _parse_ranges(facts["buffers"])}
+        shard = {**record, "buffers": _parse_ranges(record["buffers"])}
         return ArrowShard(**{**shard, "checksums": ChecksumFile(**checksums)})
 
     def is_intact(self, folder: Path, files: ArrowShard) -> bool:
@@ -307,9 +307,8 @@ class _ArrowPacker:
                 kernel, self.packers, rows, max_rows, stop - size
             )
             count, size = count + packed, size + bytes_
-            if (
-                unpacked
-            ):  # not plain, or no room: packed alone; also the next ones if none was plain
+            # not plain, or no room: packed alone; also the next ones if none was plain
+            if unpacked:
                 next_rows = itertools.islice(rows, 0 if packed else max_rows - 1)
                 for sequence in itertools.chain(unpacked, next_rows):
                     size += pack_sequence(self.packers, sequence, count, key)

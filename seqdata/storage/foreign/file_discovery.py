@@ -50,7 +50,7 @@ def find_tables(location: str) -> FoundFiles:
 
 
 def _apply_states(found: FoundFiles) -> list[str]:
-    """Return files with those only that states of saved datasets name; none if there are none."""
+    """Return only the files that states of saved datasets name; none if there are no states."""
     folder_of = {name: name.rpartition("/")[0] for name in (*found.names, *found.others)}
     listed: dict[str, list[str]] = {}
     for name, folder in folder_of.items():
@@ -143,8 +143,8 @@ def has_table_suffix(name: str) -> bool:
 def is_data_file(path: str) -> bool:
     """Return whether a file at this path is opened as part of its folder.
 
-    One that begins with ``_``, or is below a folder that does, is not: Spark and Hadoop, as
-    PyArrow, take it for a note of theirs.
+    One that begins with ``_``, or is below a folder that does, is not: Spark, Hadoop
+    and PyArrow use such names for notes of their own.
     """
     parts = path.split("/")
     is_noted = any(part.startswith(("_", ".")) and "=" not in part for part in parts)
@@ -185,7 +185,7 @@ def parse_dataset_state(location: str, state: bytes, existing: Iterable[str]) ->
 
 
 def _refuse_selection(location: str, selection: object) -> None:
-    """Raise if a saved dataset has indices: which rows of its files it is, and in which order."""
+    """Raise if a saved dataset has indices, which select rows of its files."""
     if selection:
         raise DataLocation(dataset=location, file=STATE_FILE).make_error(
             DataError,

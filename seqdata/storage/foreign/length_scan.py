@@ -1,7 +1,7 @@
 """The lengths of the sequences of foreign files, counted once and cached next to the data.
 
 Uncompressed lengths are read in place; compressed columns are decoded once for it, one unit at a
-time. Who counts compares the ids, too: a cached count is of files whose ids are unique.
+time. Ids are compared during the count, so a cached count is of files with unique ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store over Arrow, Feather and Parquet files that others wrote: read as they lie.
+"""The store over Arrow, Feather and Parquet files that others wrote, which are read in place.
 
 Numbers of uncompressed Arrow files are read in place; all else is decoded, a unit at a time. Place
 in the flow: a location becomes a store. Reads: files, lengths, spans. Makes: columns.
@@ -80,7 +80,7 @@ def download_files(
     """Download the file, or the files of the folder, at a URL.
 
     Returns:
-        What was found; name -> local path, in the order of their sequences; and the open files.
+        The files found; name -> local path, in the order of their sequences; and the open files.
 
     Raises:
         ConfigError: If the URL is invalid.
@@ -236,5 +236,5 @@ def _make_fingerprint(tables: TableSet, digest_of_files: str) -> str:
 
 def _reopen(location: str, remote: Remote | None, version_digest: str) -> ShardStore:
     store = _open(location, remote, first=False)  # warned of and checked where it was opened first
-    check_fingerprint(store.place(-1), store.manifest.version_digest, version_digest)
+    check_fingerprint(store.locate(-1), store.manifest.version_digest, version_digest)
     return store

@@ -95,7 +95,7 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
 
     Args:
         path: The file.
-        location: The same, for messages.
+        location: Location of the file, for messages.
 
     Raises:
         DataError: If it is a Feather file of version 1, or an encrypted Parquet file.
@@ -133,7 +133,7 @@ class VersionedFile:
 
     Attributes:
         path: The path.
-        location: The same, for messages.
+        location: Location of the file, for messages.
         read_version: Returns the version string of the file that is at a path now.
         version: The version string when it was opened.
     """
@@ -184,7 +184,7 @@ def open_table_file(
 
     Args:
         path: The file.
-        location: The same, for messages.
+        location: Location of the file, for messages.
         read_version: Returns a string that differs between versions of the file.
 
     Raises:
@@ -268,7 +268,7 @@ def _is_unsupported(error: Exception) -> bool:
 
 
 def _describe_unsupported(error: Exception) -> str:
-    """Return what a file must be that needs more than this pyarrow has."""
+    """Return the requirement on a file that needs more than this pyarrow supports."""
     import pyarrow as pa
 
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")

@@ -278,9 +278,8 @@ def check_column(location: DataLocation, data: memoryview, group: RowGroupInfo, 
             raise make_damage_error(location, f"pages of {found.values} of {chunk.values} values")
         needed = found.values * (_LEVEL_BYTES + (chunk.width or 0)) + found.needed
         check_size(location, len(data), needed)
-        if (
-            chunk.width is None
-        ):  # each may be a copy of the longest, which takes a few bits in the file
+        # each string may be a copy of the longest, which takes a few bits in the file
+        if chunk.width is None:
             rows = min(rows, max(1, TEXT_BATCH_BYTES // (found.largest + 1)))
     return rows
 

@@ -28,10 +28,9 @@ from seqdata.storage.indexed.indexed_format import IndexedField
 from seqdata.storage.indexed.opened_files import OpenedFiles, release_nothing, shard_offsets_of
 from seqdata.storage.indexed.shard_index import FieldIndex, NumberedIds, ShardIndex
 from seqdata.storage.integrity.verify import FieldChecksums
-from seqdata.storage.remote.copy_repair import CopyRepair, RepairFn
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
-from seqdata.storage.shards_on_demand import OpenShard
+from seqdata.storage.shards_on_demand import DropFn, OpenShard
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import FieldSource, StoreFields
 from seqdata.storage.text_bytes import TextSource
@@ -113,19 +112,19 @@ class FileFields:
     def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
         """Open a file, fetched whole where it is not on this machine; see ``RemoteShards``."""
         content = self.files.content(number, release)
-        repair = partial(self.files.repair_copy, number, content)
-        return OpenShard(number, self._build_fields(number, content, repair, self.checksums))
+        drop = partial(self.files.drop_copy, number)
+        return OpenShard(number, self._build_fields(number, content, drop, self.checksums))
 
     def download(self, number: int) -> None:
         """Bring a file into the cache, which must find room as it is."""
         self.files.content(number, release_nothing)
 
-    def build_fields(self, number: int, content: Any, repair: RepairFn) -> StoreFields:
+    def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
         """Return fields over a file of which some ranges are there; see ``RemoteShards``."""
         verified = {  # whatever the bits say
             member: replace(checksums, bits=None) for member, checksums in self.checksums.items()
         }
-        return self._build_fields(number, self.files.view(number, content), repair, verified)
+        return self._build_fields(number, self.files.view(number, content), drop, verified)
 
     def join(self, shards: Sequence[OpenShard]) -> None:
         """Return None: each file is read by itself."""
@@ -147,11 +146,11 @@ class FileFields:
         self,
         number: int,
         content: NDArray[np.uint8],
-        repair: RepairFn,
+        drop: DropFn,
         checksums: Mapping[str, FieldChecksums],
     ) -> StoreFields:
         """Return the fields of one file over its bytes; errors keep the store's numbers."""
-        layout = _select_shard(self.files, self.layout, number, repair)
+        layout = _select_shard(self.files, self.layout, number, drop)
         sources = {
             name: _make_source(
                 self.files, range(number, number + 1), layout, indexed, (content,),
@@ -190,9 +189,9 @@ def make_file_fields(
 
     def open_values(indexed: IndexedField, shard: int) -> Callable[[int], int]:
         content = files.read_extents(shard, extents[indexed.member][shard])
-        repair = partial(files.repair_copy, shard, content)
+        drop = partial(files.drop_copy, shard)
         source = _make_decoded(
-            range(shard, shard + 1), _select_shard(files, bare, shard, repair), indexed, (content,),
+            range(shard, shard + 1), _select_shard(files, bare, shard, drop), indexed, (content,),
             [extents[indexed.member][shard]],
             _select_checksums(checksums.get(indexed.member), shard),
         )  # fmt: skip
@@ -219,9 +218,7 @@ def make_file_fields(
     )  # fmt: skip
 
 
-def _select_shard(
-    files: OpenedFiles, layout: ShardLayout, shard: int, repair: RepairFn
-) -> ShardLayout:
+def _select_shard(files: OpenedFiles, layout: ShardLayout, shard: int, drop: DropFn) -> ShardLayout:
     """Return the layout of one file; errors keep the store's numbers."""
     first, stop = files.starts[shard : shard + 2]
     location = files.locate_shard(shard)
@@ -232,7 +229,7 @@ def _select_shard(
         lengths_of={axis: lengths[first:stop] for axis, lengths in layout.lengths_of.items()},
         first_sequence=first,
         locate_shard=lambda _: location,
-        repair=CopyRepair([repair]),
+        drop_copy=lambda _: drop(),
         find_id=lambda number: files.find_id(first + number),
     )
 

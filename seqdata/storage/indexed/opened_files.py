@@ -139,16 +139,17 @@ class OpenedFiles:
         try:
             check_content(content, index, location, self.file_format)
         except DataError:
-            if not shard.repair_copy(content, index, location):
+            if self.drop_copy(number) is None:
                 raise
+            content = shard.content(location, index, release=release)
             check_content(content, index, location, self.file_format)
         return content
 
-    def repair_copy(self, number: int, content: NDArray[np.uint8]) -> bool:
-        """Compare the local copy of a file with its source; return whether it was repaired."""
-        return self.shards[number].repair_copy(
-            content, self.indexes[number], self.locate_shard(number)
-        )
+    def drop_copy(self, number: int) -> str | None:
+        """Drop the copy of a file in the cache; return a line about it. None: it is no copy."""
+        if self.remote.how == "ranges":
+            return None
+        return self.shards[number].drop_copy(self.indexes[number], self.locate_shard(number))
 
     def read_extents(self, number: int, extents: ShardExtents) -> NDArray[np.uint8]:
         """Return the bytes of a file, in which at least those of some extents are present."""

@@ -136,7 +136,7 @@ def _reopen(options: Options, bits: SharedBits | None, fingerprint: str) -> Shar
         find_shards(options.location, file_format, options.remote), file_format
     )
     store = open_shards(options, bits, shards, False)
-    check_fingerprint(store.place(-1), store.fingerprint, fingerprint)
+    check_fingerprint(store.locate(-1), store.fingerprint, fingerprint)
     return store
 
 

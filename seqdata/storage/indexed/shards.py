@@ -202,12 +202,9 @@ class LocalShard:
         """
         return map_shard(self.root / name, place)
 
-    def repair_copy(
-        self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation
-    ) -> bool:
-        """Return False: it is not a copy, which could be compared with its source and repaired."""
-        del content, index, place
-        return False
+    def drop_copy(self, index: ShardIndex, location: DataLocation) -> None:
+        """Return None: it is not a copy."""
+        del index, location
 
     def size(self) -> int:
         """Return its bytes; 0 where it is not there."""
@@ -348,12 +345,10 @@ class RemoteShard:
                 "or check the permissions",
             ) from error
 
-    def repair_copy(
-        self, content: NDArray[np.uint8], index: ShardIndex, place: DataLocation
-    ) -> bool:
-        """Compare its copy in the cache with what was indexed, and repair it."""
+    def drop_copy(self, index: ShardIndex, location: DataLocation) -> str:
+        """Drop its copy in the cache, which is damaged; return a line about it, for an error."""
         cache = make_cache(make_remote_files(self.url, self.remote))
-        return cache.repair(CacheRequest(self.name, index.bytes, index.sha256), content, place)
+        return cache.drop(index.sha256, location)
 
     def size(self) -> int:
         """Return its bytes; 0 where it cannot be asked for."""

@@ -1,6 +1,6 @@
 """Results of an audit: findings, reports of files, and copies of the damaged bytes.
 
-In a store without checksums everything is read, and failures are listed.
+A store without checksums is audited by reading all of it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class AuditReport:
     """The result of the audit of one shard with its checksums, or of one file of lengths.
 
     Attributes:
-        file: Its name.
-        shard: Its number; None if it is not a shard.
+        file: Name of the file.
+        shard: Index of the shard; None if it is not a shard.
         sequences: Expected number of sequences.
-        bytes: Its expected size.
+        bytes: Expected size of the file.
         damages: Number of damages.
-        findings: The first ones.
-        by: The kind of comparison: ``checksums`` of its sequences and its digest, ``digest`` alone,
+        findings: The first damages.
+        by: Kind of comparison: ``checksums`` of its sequences and its digest, ``digest`` alone,
             or ``structure``: it has neither, but everything was read.
     """
 
@@ -84,9 +84,9 @@ class FindingCollector:
             return False
         return True
 
-    def report(self, **facts: Any) -> AuditReport:
-        """Return the report of the file."""
-        return AuditReport(damages=self.damages, findings=tuple(self.findings), **facts)
+    def report(self, **details: Any) -> AuditReport:
+        """Return the report of the file, with the other attributes of a report."""
+        return AuditReport(damages=self.damages, findings=tuple(self.findings), **details)
 
 
 def check_shard_index(shard: int | None, count: int) -> None:
@@ -97,7 +97,7 @@ def check_shard_index(shard: int | None, count: int) -> None:
     """
     if shard is not None and not 0 <= shard < count:
         raise ConfigError(
-            f"verify: the shard must be in [0, {count}), but is {shard}. Choose another number"
+            f"verify: the shard must be in [0, {count}), but is {shard}. Choose another index"
         )
 
 

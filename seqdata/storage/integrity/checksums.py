@@ -141,8 +141,8 @@ class ChecksumFile:
     """The checksums of one shard's sequences.
 
     Attributes:
-        file: Its name in the store's folder.
-        bytes: Its size.
+        file: Name in the store's folder.
+        bytes: Size of the file.
         sha256: Digest of the whole file, compared by ``seqdata verify``.
         places: Field -> (position, bytes) of its checksums, then of their offsets if it has any.
     """
@@ -158,7 +158,7 @@ class ChecksumSpec:
     """Algorithm and block size of the checksums of a store.
 
     Attributes:
-        algorithm: Its name.
+        algorithm: Name of the algorithm.
         bytes_per_checksum: A longer sequence has one checksum per block of this many bytes.
     """
 

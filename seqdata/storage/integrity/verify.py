@@ -25,7 +25,7 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
     """Return the mode of a store: off, first_read or always.
 
     Args:
-        verify: The requested mode; None: first_read if possible.
+        verify: Requested mode; None: first_read if possible.
         spec: Algorithm and block size of the store's checksums; None: it has none.
         dataset: The store, for messages.
 
@@ -58,8 +58,8 @@ def accept_unverified(verify: str | None, dataset: str, reason: str, remedy: str
     Args:
         verify: The requested mode, not ``"off"``; None: none.
         dataset: The store.
-        reason: Why it cannot be verified.
-        remedy: How it could be verified.
+        reason: Reason why it cannot be verified.
+        remedy: Way to make it verifiable.
 
     Raises:
         ConfigError: If it was requested.
@@ -92,7 +92,7 @@ class FieldChecksums:
 
     Attributes:
         algorithm: The algorithm of the checksums.
-        bytes_per_checksum: A sequence with more bytes has a checksum for each so many of them.
+        bytes_per_checksum: Bytes of a block; a longer sequence has a checksum for each block.
         values: Per shard, uint32.
         offsets: Per shard, int64 (sequences+1,): sequence -> its first checksum; None: one each.
         files: Per shard, the name of the file of the checksums.
@@ -129,14 +129,14 @@ class ChecksumMismatch:
     """A sequence for which the kernel found a wrong checksum.
 
     Attributes:
-        shard: Its shard.
-        index_in_shard: Its number in the shard.
-        number: Its number in the store.
-        content: All its bytes, uint8.
+        shard: Index of the shard.
+        index_in_shard: Index of the sequence in the shard.
+        number: Index of the sequence in the store.
+        content: All bytes of the sequence, uint8.
         width: Bytes per timestep.
         start: First requested byte.
         stop: One past the last.
-        locate: Returns the location of some of its bytes: first, one past the last.
+        locate: Function from the first byte, and one past the last, to their location.
     """
 
     shard: int
@@ -199,7 +199,7 @@ def make_mismatch_error(
 
 
 def _checksum_range(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> tuple[int, int]:
-    """Return the number of a sequence's first checksum, and their count; 0 if they are invalid."""
+    """Return the index of a sequence's first checksum, and their count; 0 if they are invalid."""
     offsets = checksums.offsets[mismatched.shard]
     if offsets is None:
         return mismatched.index_in_shard, 1
@@ -210,7 +210,6 @@ def _checksum_range(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> 
 
 
 def _find_requested_blocks(checksums: FieldChecksums, mismatched: ChecksumMismatch) -> range:
-    """Return the requested blocks."""
     if not len(mismatched.content):
         return range(1)
     return range(

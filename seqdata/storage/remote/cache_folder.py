@@ -33,7 +33,6 @@ _LOCK_FILE = ".lock"
 _CACHE_FILE_NAMES = re.compile(r"(u?[0-9a-f]{64}(\.[0-9]+-[0-9]+)?(\.part)?|\.seqdata-.+)")
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_COMPARE_BYTES = 1 << 16  # bytes
 _MAX_TRIES = 100  # attempts, if the folder is removed while it is created
 _LOG = logging.getLogger("seqdata.remote")
 
@@ -189,8 +188,8 @@ def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _DISK_FULL_ERRORS:
             raise
-        facts = os.fstatvfs(descriptor)  # the folder may be gone
-        free = facts.f_bavail * facts.f_frsize
+        disk = os.fstatvfs(descriptor)  # the folder may be gone
+        free = disk.f_bavail * disk.f_frsize
         raise CacheError.at(
             f"{folder}: must have room for a shard, but has {free} bytes free "
             f"({os.strerror(error.errno)}). Free some space, pass Remote(cache_dir=...), or read "
@@ -209,14 +208,6 @@ def allocate(descriptor: int, size: int) -> None:
     except OSError as error:
         if error.errno in _DISK_FULL_ERRORS:
             raise
-
-
-def overwrite(descriptor: int, intact: int, size: int) -> None:
-    """Copy one file over another of equal size; equal blocks are not written."""
-    for at in range(0, size, _COMPARE_BYTES):
-        piece = os.pread(intact, min(_COMPARE_BYTES, size - at), at)
-        if os.pread(descriptor, len(piece), at) != piece:
-            os.pwrite(descriptor, piece, at)
 
 
 def _write_marker(folder: Path) -> None:

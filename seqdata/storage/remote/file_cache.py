@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,6 @@ from seqdata.storage.remote.cache_folder import (
     lock_partial,
     move_into_place,
     open_cache_file,
-    overwrite,
     prepare_folder,
     remove_orphan,
     try_lock,
@@ -241,7 +239,7 @@ class FileCache:
 
         Args:
             request: The file, with its size.
-            location: The same, for errors.
+            location: Location of the file, for errors.
 
         Raises:
             SeqDataError: As ``acquire``, except for lack of room.
@@ -282,49 +280,34 @@ class FileCache:
             path = folder / self._make_file_name(request, size, stat)
             cached = _open_cached(path, size, file_location)
             if cached is not None:
-                remove_orphan(_name_partial(path))  # of who was killed as the file came
+                remove_orphan(_name_partial(path))  # of a process that was killed
                 return cached
             cached = self._download(folder, path, download_spec, release, timeout)
             if cached is not None:
                 return cached
 
-    def repair(self, request: CacheRequest, content: Any, location: DataLocation) -> bool:
-        """Compare a held file with its expected digest, and repair it if it differs.
+    def drop(self, sha256: str, location: DataLocation) -> str:
+        """Remove a damaged file; return a line about it, for an error.
 
-        The file is downloaded again and wrong bytes are overwritten in place: every process that
-        has it mapped sees the right bytes from then on.
+        Processes that have it mapped keep their mapping; the next opening downloads it again.
 
         Args:
-            request: The file, with its expected size and digest.
-            content: Its mapped bytes.
-            location: Its location, for errors and the log.
-
-        Returns:
-            Whether it was damaged and is repaired.
-
-        Raises:
-            SeqDataError: As ``acquire``; also if the source was replaced.
+            sha256: The digest that names the file.
+            location: Location of the file, for the log.
         """
-        if request.sha256 is None or request.size is None or _has_digest(content, request.sha256):
-            return False
-        folder = prepare_folder(self.remote.folder)
-        path, size = folder / request.sha256, request.size
-        download_spec = DownloadSpec(
-            self._files, request.name, size, request.sha256, None, location, request.error
-        )
-        descriptor = open_cache_file(path)
-        if descriptor is None:  # the folder was removed: there is nothing left to repair
-            return False
+        path = self.remote.folder / sha256
         _log_damage(path, location)
         try:
-            with tempfile.TemporaryFile(dir=folder, prefix=".seqdata-") as intact:
-                with explain_full_disk(folder, descriptor):
-                    allocate(intact.fileno(), size)
-                    download(download_spec, intact.fileno())
-                overwrite(descriptor, intact.fileno(), size)
-        finally:
-            os.close(descriptor)
-        return _has_digest(content, request.sha256)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            return (
+                f"it was read from a copy in the cache, {path}, which cannot be removed "
+                f"({error.strerror}). Remove it, then open the store again: it is fetched again"
+            )
+        return (
+            f"it was read from a copy in the cache, {path}, which was dropped. Open the store "
+            "again first: it is fetched again"
+        )
 
     def has(self, request: CacheRequest) -> bool:
         """Return whether a file with a known digest is in the cache."""
@@ -336,8 +319,8 @@ class FileCache:
         if request.sha256 is not None:
             return request.sha256
         tag = None if stat is None else stat.tag
-        facts = f"{identify_url(self._files.url(request.name))}\0{size}\0{tag}"
-        return f"u{hashlib.sha256(facts.encode()).hexdigest()}"
+        identity = f"{identify_url(self._files.url(request.name))}\0{size}\0{tag}"
+        return f"u{hashlib.sha256(identity.encode()).hexdigest()}"
 
     def _download(
         self,
@@ -407,7 +390,7 @@ def make_cache(files: RemoteFiles) -> FileCache:
 
 
 class CacheFullError(Exception):
-    """Every file in the cache is being read: the requested one must be read in another way.
+    """The cache has no room, since its files are being read; callers read in another way.
 
     Args:
         needed: Bytes.
@@ -422,10 +405,6 @@ class CacheFullError(Exception):
 
 def _name_partial(path: Path) -> Path:
     return path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
-
-
-def _has_digest(content: Any, sha256: str) -> bool:
-    return hashlib.sha256(content).hexdigest() == sha256
 
 
 def _open_cached(path: Path, size: int, location: DataLocation) -> CachedFile | None:
@@ -446,7 +425,7 @@ def _open_cached(path: Path, size: int, location: DataLocation) -> CachedFile | 
 
 
 def _log_damage(path: Path, location: DataLocation) -> None:
-    _LOG.warning("%s: its local copy (%s) is damaged and is downloaded again", location, path)
+    _LOG.warning("%s: its copy in the cache (%s) is damaged and was dropped", location, path)
 
 
 def _map_cached(path: Path, descriptor: int, size: int) -> CachedFile:

@@ -1,6 +1,6 @@
 """The shards that a process has open: those of the current batch, and recently used ones.
 
-Place in the flow: remote stores request open shards by number, and announce the next ones. Reads:
+Place in the flow: remote stores request open shards by index, and announce the next ones. Reads:
 whole shards, through the cache. Makes: open shards.
 """
 
@@ -37,7 +37,7 @@ OpenFn = Callable[[int, Callable[[], None]], ShardT]
 
 
 class OpenShards(Generic[ShardT]):
-    """Open shards by number, least recently used first.
+    """Open shards by index, least recently used first.
 
     Args:
         open_shard: Called as ``open_shard(number, release)``, may raise ``CacheFullError``;
@@ -89,7 +89,7 @@ class OpenShards(Generic[ShardT]):
         self._pid = os.getpid()
 
     def get(self, numbers: Sequence[int]) -> list[ShardT]:
-        """Return open shards by number; missing ones are downloaded in parallel.
+        """Return open shards by index; missing ones are downloaded in parallel.
 
         Shards that the cache has no room for are left out; this is logged once.
         """

@@ -27,9 +27,8 @@ from seqdata.storage.remote.file_cache import REQUEST_BYTES
 from seqdata.storage.remote.remote_files import RemoteFiles
 from seqdata.storage.remote.transport import ForkSafeThreadPool
 
-_MAP_NORESERVE = (
-    0x4000 if sys.platform == "linux" else 0
-)  # memory is allocated when it is written to
+# memory is allocated when it is written to
+_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +80,8 @@ def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThr
         download, low, high = byte_range
         body = memoryview(download.files.read(download.name, low, high, download.location))
         memory = memoryview(download.content)
-        for first, stop in _clip_ranges(
-            download.ranges, low, high
-        ):  # bytes between the ranges are dropped
+        # bytes between the ranges are dropped
+        for first, stop in _clip_ranges(download.ranges, low, high):
             memory[first:stop] = body[first - low : stop - low]
 
     thread_pool.map(fetch, byte_ranges)
@@ -146,7 +144,7 @@ class SparseFile:
     Attributes:
         content: Memory of the file's size.
         present: int64 (n, 2), first byte and one past the last, ascending: the present ranges.
-        overlay: The sources that its reader built over it.
+        overlay: The sources that the reader built over the content.
     """
 
     content: Any
@@ -158,7 +156,7 @@ class SparseFile:
 
         Args:
             ranges: int64 (n, 2) each: first byte, one past the last.
-            gap: Missing bytes between two of them are added, if they are at most so many apart.
+            gap: Missing bytes between two ranges are added, if there are at most this many.
         """
         if gap:
             ranges = [union_ranges([self.find_missing(ranges)], gap)]
@@ -190,7 +188,7 @@ def download_missing(
         make_download: Creates the download of ranges of a file.
         check_unchanged: Raises if a file was replaced.
         thread_pool: Threads.
-        gap: What lies between two ranges that are at most so many bytes apart is kept, too.
+        gap: Bytes between two ranges are kept, too, if there are at most this many.
 
     Raises:
         MissingShardError: If a file is not there.
@@ -245,6 +243,12 @@ class RangeCache:
                 number: self._get_file(number, size, len(sizes)) for number, size in sizes.items()
             }
             self._evict(len(sizes))
+
+    def drop(self, number: int, file: SparseFile) -> None:
+        """Forget the ranges of a file: the next read downloads them again."""
+        with self._lock:
+            if self._files.get(number) is file:
+                del self._files[number]
 
     def _get_file(self, number: int, size: int, count: int) -> SparseFile:
         file = self._files.get(number)

@@ -15,11 +15,11 @@ _NEVER_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 
 def check_name(location: DataLocation, name: str) -> None:
-    """Raise if a name is not one of a file in its folder: names of files here are made of it.
+    """Raise if a name is not a plain file name: local files are named by it.
 
     Args:
         location: The file, for the error.
-        name: Its name as it is on a disk, not encoded.
+        name: Name of the file as on a disk, not encoded.
 
     Raises:
         DataError: If it is not.

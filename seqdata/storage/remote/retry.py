@@ -51,7 +51,7 @@ def retry(
 
     Raises:
         MissingShardError: If it is not there.
-        RemoteReadError: If it cannot be read; ``facts`` has the file, the bytes and ``attempts``.
+        RemoteReadError: If it cannot be read; ``details`` has the file, the bytes and ``attempts``.
     """
     deadline = time.monotonic() + remote.retry_seconds
     attempt = 0

@@ -235,12 +235,12 @@ class FsspecFiles:
         return retry(call, file_location, self._remote)
 
     def check_same(self, name: str, stat: FileStat, location: DataLocation | None = None) -> None:
-        """Look whether a file is still the one that it was; see ``RemoteFiles``."""
+        """Raise if a file was replaced; see ``RemoteFiles``."""
         if self.stat(name, location) != stat:
             raise make_changed_error(self._locate(name, location))
 
     def upload(self, name: str, path: Path) -> FileStat:
-        """Send a local file; see ``WritableFiles``."""
+        """Upload a local file; see ``WritableFiles``."""
         location, size = self._locate(name, None), path.stat().st_size
 
         def call(seconds: float) -> FileStat:
@@ -258,7 +258,7 @@ class FsspecFiles:
         return retry(call, location, self._remote, action="written")
 
     def create(self, name: str, content: bytes) -> None:
-        """Make a file that is not there yet; see ``WritableFiles``."""
+        """Create a file that does not exist yet; see ``WritableFiles``."""
         location = self._locate(name, None)
 
         def call(seconds: float) -> bool:
@@ -276,7 +276,7 @@ class FsspecFiles:
             )
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there; see ``WritableFiles``."""
+        """Remove a file if it exists; see ``WritableFiles``."""
 
         def call(seconds: float) -> None:
             system, path = self._get_filesystem(name)
@@ -378,9 +378,8 @@ class ForkSafeThreadPool:
         return self._get_pool().submit(function, *arguments)
 
     def _get_pool(self) -> ThreadPoolExecutor:
-        if (
-            self._pid != os.getpid()
-        ):  # a forked process has none of the threads, and maybe a held lock
+        # a forked process has none of the threads, and maybe a held lock
+        if self._pid != os.getpid():
             self._lock = threading.Lock()
             self._pool, self._pid = None, os.getpid()
         with self._lock:

@@ -182,8 +182,8 @@ def _read_log(path: Path) -> dict[str, list[str | int | None]]:
         return {}
     if not isinstance(found, dict):
         return {}
-    return {name: facts for name, facts in found.items() if _is_entry(facts)}
+    return {name: entry for name, entry in found.items() if _is_entry(entry)}
 
 
-def _is_entry(facts: object) -> bool:
-    return isinstance(facts, list) and len(facts) == 3  # digest, size and tag
+def _is_entry(entry: object) -> bool:
+    return isinstance(entry, list) and len(entry) == 3  # digest, size and tag

@@ -1,4 +1,4 @@
-"""URLs of remote locations: their parts, and what of them is shown, without secrets."""
+"""URLs of remote locations: their parts, and their form for messages, without secrets."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def redact_url(url: str) -> str:
 
 
 def redact_secrets(text: str) -> str:
-    """Return a text with user, password, query and fragment removed from its URLs."""
+    """Return a string with user, password, query and fragment removed from its URLs."""
     if _is_web(text):  # a location, whose name may hold blanks and quotes
         text = re.split("[?#]", text, maxsplit=1)[0]
     return _QUERY.sub(r"\1", _USER_INFO.sub(r"\1\2", text))
 
 
 def identify_url(url: str) -> str:
-    """Return the text that identifies a location, such as in the names of cached files.
+    """Return the string that identifies a location, such as in the names of cached files.
 
     The signature in the query of a web address does not count, for it may be new each time.
 

@@ -1,1 +1,1 @@
-"""Writing a store: shards, their facts, and the commit; resumable, on any executor."""
+"""Writing a store: shards, their records, and the commit; resumable, on any executor."""

@@ -70,8 +70,8 @@ class ProgressReporter:
     """Reports the progress of a writer.
 
     Attributes:
-        function: The user's; None if there is none.
-        bar: The bar; None if none is shown.
+        function: Function of the user; None if there is none.
+        bar: The progress bar; None if none is shown.
         before: Sequences that an earlier call wrote; the rate does not count them.
     """
 
@@ -444,9 +444,8 @@ class BoundedExecutor:
 
     def _wait_for_one(self) -> None:
         """Wait until a function has ended; raise its error, the earliest submitted first."""
-        done, self._pending = wait(
-            self._pending, return_when=FIRST_COMPLETED
-        )  # ends: each function writes its arguments, and returns
+        # each function writes its arguments, and returns
+        done, self._pending = wait(self._pending, return_when=FIRST_COMPLETED)  # ends: see above
         for future in sorted(done, key=lambda done_future: self._order[done_future]):
             _get_result(future)
 

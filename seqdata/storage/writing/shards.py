@@ -94,7 +94,7 @@ class PackedShard:
 
     Attributes:
         sequences: Number of sequences.
-        size: Size that they count as, in bytes; a shard is closed by it.
+        size: Size in bytes, by which a shard is closed.
         content: The content that the format writes.
         part: The number of the part of the sequences.
         number: The number of the shard in the part.
@@ -146,7 +146,7 @@ class ShardFormat(Protocol[FilesT]):
         """
         ...
 
-    def parse(self, facts: dict[str, Any]) -> FilesT:
+    def parse(self, record: dict[str, Any]) -> FilesT:
         """Return the files of a shard from the JSON that they became."""
         ...
 
@@ -158,7 +158,7 @@ class ShardFormat(Protocol[FilesT]):
 def write_packed_shard(
     folder: Path, shard_format: ShardFormat[FilesT], packed: PackedShard
 ) -> FinishedShard[FilesT]:
-    """Write a shard and its facts into a staging directory, all flushed to the disk.
+    """Write a shard and its record into a staging directory, all flushed to the disk.
 
     Raises:
         IncompleteDatasetError: If the disk is full.
@@ -169,7 +169,7 @@ def write_packed_shard(
             part=packed.part, number=packed.number, size=packed.size, first=first, last=last,
             shard=files,
         )  # fmt: skip
-        write_facts(folder, packed.stem, finished)
+        write_record(folder, packed.stem, finished)
     return finished
 
 
@@ -327,8 +327,8 @@ def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
             )
 
 
-def write_facts(folder: Path, stem: str, finished: FinishedShard[Any]) -> None:
-    """Write the facts of a finished shard, flushed to the disk.
+def write_record(folder: Path, stem: str, finished: FinishedShard[Any]) -> None:
+    """Write the record of a finished shard, flushed to the disk.
 
     Args:
         folder: The staging directory.
@@ -350,7 +350,7 @@ def read_finished_shards(
         part: Only shards of this part; None: all.
     """
     prefix = "*" if part is None else f"{part:05d}-*"
-    found = [_read_facts(path, parse) for path in folder.glob(prefix + FACTS_SUFFIX)]
+    found = [_read_record(path, parse) for path in folder.glob(prefix + FACTS_SUFFIX)]
     return sorted(filter(None, found), key=lambda finished: (finished.part, finished.number))
 
 
@@ -384,7 +384,7 @@ class _AnyFiles:
 
 def count_finished(folder: Path) -> tuple[int, int]:
     """Return the numbers of finished shards in a staging directory, and of their sequences."""
-    found = read_finished_shards(folder, lambda facts: _AnyFiles(int(facts["sequences"])))
+    found = read_finished_shards(folder, lambda record: _AnyFiles(int(record["sequences"])))
     return len(found), sum(finished.shard.sequences for finished in found)
 
 
@@ -399,16 +399,16 @@ def count_unfinished(root: Path) -> tuple[int, int]:
     return sum(shards for shards, _ in counts), sum(sequences for _, sequences in counts)
 
 
-def _read_facts(
+def _read_record(
     path: Path, parse: Callable[[dict[str, Any]], FilesT]
 ) -> FinishedShard[FilesT] | None:
-    """Return facts; None if their file is damaged or missing: the shard is written again then."""
+    """Return a record; None if its file is damaged or missing: the shard is written again then."""
     try:
         content = read_with_digest(path)
         if content is None:
             return None
-        facts = json.loads(content)
-        return FinishedShard(**{**facts, "shard": parse(facts["shard"])})
+        record = json.loads(content)
+        return FinishedShard(**{**record, "shard": parse(record["shard"])})
     except (ValueError, KeyError, TypeError, AttributeError):  # written by another release
         return None
 

@@ -77,7 +77,7 @@ def open_staging_dir(
 ) -> Iterator[Path]:
     """Yield a staging directory in ``root``; it is removed at the end, committed or not.
 
-    If writing fails and a shard is finished (it has a file of facts), or shards of a first pass,
+    If writing fails and a shard is finished (it has a record), or shards of a first pass,
     the directory stays.
 
     Args:

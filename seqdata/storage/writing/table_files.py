@@ -39,12 +39,12 @@ _CHUNK_BYTES = 32 << 20
 
 
 def find_table_kind(location: str | os.PathLike[str]) -> str | None:
-    """Return the kind of table that a name's suffix says; None if it is not one of a table."""
+    """Return the kind of table that a suffix stands for; None if it is not one of a table."""
     return TABLE_KINDS.get(os.path.splitext(os.fspath(location).rstrip("/"))[1].lower())
 
 
 def check_suffix(argument: str, path: str | os.PathLike[str], suffix: str) -> None:
-    """Raise if a file would be named as another kind of table than what is written.
+    """Raise if a path has the suffix of another kind of table than the one to be written.
 
     Args:
         argument: The argument that gives the path, for the message.

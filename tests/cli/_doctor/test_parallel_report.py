@@ -50,7 +50,9 @@ def make(options, chosen, measured=None, **changes):
 
 def shown(report):
     file = io.StringIO()
-    report.print_to(Console(file=file, width=140))
+    console = Console(file=file, width=140)
+    for line in report.iter_lines():
+        console.print(line)
     return file.getvalue()
 
 

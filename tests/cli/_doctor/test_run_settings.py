@@ -71,7 +71,7 @@ def settings(
         ),
         (
             {"geometry": FitGeometry(world_size=3)}, "batches", "ok",
-            "8 batches are 3 steps of 3 ranks; in the last one 1 ranks have filler", "",
+            "8 batches are 3 steps of 3 ranks; in the last one 1 ranks have dummy rows", "",
         ),
         (
             {"geometry": FitGeometry(world_size=3), "tail": "drop"}, "batches", "note",
@@ -104,7 +104,7 @@ def settings(
             {"as_tuple": ("x", "lengths")}, "lengths", "note", "moves them to the device",
             "batch.packed(name)",
         ),
-        ({"as_dict": ["x"]}, "weight", "note", "filler rows of several ranks", "tail='drop'"),
+        ({"as_dict": ["x"]}, "weight", "note", "dummy rows of several ranks", "tail='drop'"),
         (
             {"trainer": {"limit_train_batches": 5}}, "limit_train_batches", "note",
             "5 steps: the batches depend on the number of ranks", "pass a fraction",

@@ -108,7 +108,7 @@ def test_what_cannot_be_saved_is_named(store, tmp_path):
     with pytest.raises(ConfigError, match=r"`--save` must be a file that ends in .pt \(tensors\)"):
         save_batch(batch, store, tmp_path / "batch.csv")
     batch.data["z"] = {"deep": [object()]}
-    with pytest.raises(ConfigError, match=r"replay: z.deep.0 must be tensors, texts or numbers"):
+    with pytest.raises(ConfigError, match=r"replay: z.deep.0 must be tensors, strings or numbers"):
         save_batch(batch, store, tmp_path / "batch.pt")
     assert list(tmp_path.iterdir()) == []
 

@@ -32,7 +32,7 @@ def test_the_same_batch_of_several_replicas_is_named_and_of_one_replica_is_not()
     assert describe_duplicates([SeenBatch(0, ()), SeenBatch(1, ())]) == ""
 
 
-def test_a_batch_of_filler_has_no_digest():
+def test_a_batch_of_dummy_rows_has_no_digest():
     (batch,) = Loader(sequences(4), Fixed(4))
     assert digest_batch(batch)
     batch.weight = torch.zeros(4)

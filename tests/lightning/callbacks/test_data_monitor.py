@@ -13,7 +13,7 @@ import seqdata
 from seqdata import Bucketed, DataMonitor, SeqDataWarning, Windows
 from seqdata.collators.packed import PackedRows
 from seqdata.collators.varlen import Varlen
-from seqdata.lightning.callbacks._support.batch_facts import get_facts, get_train_loader
+from seqdata.lightning.callbacks._support.batch_info import get_batch_info, get_train_loader
 from seqdata.lightning.trainer_loader import IterationStart, TrainerLoader
 from seqdata.loading.options import UpdateSchedule
 from seqdata.resume_state import RunPosition
@@ -29,8 +29,8 @@ class Looking(Callback):
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         loader = get_train_loader(trainer)
-        of_plan = get_facts(None, loader)
-        self.seen.append((get_facts(batch, loader), of_plan))
+        of_plan = get_batch_info(None, loader)
+        self.seen.append((get_batch_info(batch, loader), of_plan))
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ class Slow(Recorder):
         self.clock[0].seconds += 0.15
 
 
-def told(facts):
+def get_values(info):
     return {
-        name: getattr(facts, name).tolist() if name == "ids" else getattr(facts, name)
-        for name in facts.__slots__
+        name: getattr(info, name).tolist() if name == "ids" else getattr(info, name)
+        for name in info.__slots__
     }
 
 
@@ -92,10 +92,10 @@ def test_it_logs_rates_and_shares_in_the_steps_that_the_trainer_logs(tmp_path):
 def test_padding_is_what_the_tensors_hold_beyond_the_sequences():
     monitor, looking = DataMonitor(), Looking()
     fit(data_of(9, val=None), max_epochs=1, callbacks=(monitor, looking))
-    padded = sum(facts.rows * facts.width for facts, _ in looking.seen)
+    padded = sum(info.rows * info.width for info, _ in looking.seen)
     (figures,) = monitor.ranks
     assert figures.padded == padded > figures.real > 0
-    assert figures.largest == max(facts.rows * facts.width for facts, _ in looking.seen)
+    assert figures.largest == max(info.rows * info.width for info, _ in looking.seen)
 
 
 def test_waiting_is_seen_where_data_is_late(measured):
@@ -124,7 +124,7 @@ def test_waiting_for_other_ranks_is_not_waiting_for_data(measured):
     loader = TrainerLoader(
         whole.engine,
         lambda _: IterationStart(RunPosition(), UpdateSchedule()),
-        lockstep=after_others,
+        synchronize=after_others,
     )
     assert len(list(loader)) == 4
     assert loader.waited_seconds == 0
@@ -161,10 +161,10 @@ def test_a_batch_of_any_form_is_known_as_well_from_the_plan(options):
     kept = {key: value for key, value in options.items() if key in ("batching", "shift")}
     fit(data_of(val=None, **kept), model=CarelessModel(), max_epochs=2, callbacks=(whole,))
     fit(data_of(val=None, **options), model=CarelessModel(), max_epochs=2, callbacks=(looking,))
-    by_batch = [told(facts) for facts, _ in whole.seen]
-    assert by_batch == [told(planned) for _, planned in looking.seen]
-    assert by_batch == [told(facts) for facts, _ in looking.seen]
-    assert {facts["epoch"] for facts in by_batch} == {0, 1}
+    by_batch = [get_values(info) for info, _ in whole.seen]
+    assert by_batch == [get_values(planned) for _, planned in looking.seen]
+    assert by_batch == [get_values(info) for info, _ in looking.seen]
+    assert {info["epoch"] for info in by_batch} == {0, 1}
 
 
 @pytest.mark.parametrize("collator", [PackedRows(), Varlen()])
@@ -172,7 +172,9 @@ def test_layouts_without_padding_have_none(collator):
     looking, monitor = Looking(), DataMonitor()
     data = data_of(val=None, collator=collator)
     fit(data, model=CarelessModel(), max_epochs=1, callbacks=(looking, monitor))
-    assert [told(facts) for facts, _ in looking.seen] == [told(plan) for _, plan in looking.seen]
+    assert [get_values(info) for info, _ in looking.seen] == [
+        get_values(plan) for _, plan in looking.seen
+    ]
     assert monitor.ranks[0].padding_share == 0.0
 
 

@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from seqdata import ConfigError, RescaleLearningRate, SequenceBatch
-from seqdata.lightning.callbacks._support.batch_facts import get_facts, get_lr_scale
+from seqdata.lightning.callbacks._support.batch_info import get_batch_info, get_lr_scale
 from tests.lightning.harness import QUIET, Recorder, data_of, fit, quietly
 
 SCALES = [1.0, 0.5, 0.25, 1.5, 0.75]
@@ -193,7 +193,7 @@ def test_a_batch_of_a_tuple_has_the_scale_of_its_plan():
     class Looking(pl.Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
             loader = trainer.train_dataloader
-            seen.append((get_lr_scale(batch, loader), get_facts(batch, loader).number))
+            seen.append((get_lr_scale(batch, loader), get_batch_info(batch, loader).number))
 
     class Careless(Recorder):
         def training_step(self, batch, batch_idx):

@@ -103,7 +103,7 @@ def test_a_rank_whose_files_cannot_be_seen_is_named(tmp_path):
         merge_spills(tmp_path, told)
 
 
-@pytest.mark.parametrize("name", ["0-1.places", "0-1-0.values"])
+@pytest.mark.parametrize("name", ["0-1.spans", "0-1-0.values"])
 def test_a_bit_that_flips_in_what_a_rank_wrote_is_told(tmp_path, name):
     told = spilled(tmp_path, [rows_at((0, 0, 4))], [rows_at((1, 0, 4))])
     path, raw = tmp_path / name, (tmp_path / name).read_bytes()

@@ -1,4 +1,4 @@
-"""What ``predict_step`` returns becomes rows: filler and padding are left out, all else named."""
+"""What ``predict_step`` returns becomes rows: dummy rows and padding left out, all else named."""
 
 import numpy as np
 import pytest
@@ -61,11 +61,11 @@ def test_a_width_by_chance_is_known_from_an_earlier_batch(batch):
     assert extract(four, batch, earlier=earlier).fields["prediction"].per == "sequence"
 
 
-def test_filler_has_no_rows():
+def test_dummy_rows_are_left_out():
     batches = list(Loader(ROWS, Fixed(2, shuffle=False), world=World(1, 2)))
-    filler = [batch for batch in batches if not bool((batch.weight > 0).any())]
-    if filler:
-        assert extract(filler[0]["x"], filler[0]) is None
+    dummy = [batch for batch in batches if not bool((batch.weight > 0).any())]
+    if dummy:
+        assert extract(dummy[0]["x"], dummy[0]) is None
     batch = batches[0]
     real = int((batch.weight > 0).sum())
     assert len(extract(batch["x"].sum(1)[batch.weight > 0], batch).spans) == real
@@ -85,8 +85,8 @@ def test_small_floats_are_widened(batch):
         (torch.zeros(5), r"must have 3 rows as the batch, or 3 as .* shape \(5,\)"),
         (torch.zeros(3, dtype=torch.complex64), "the dtype of prediction .* must be one of bool"),
         (torch.zeros(3, 0), r"must have a number in each row, but has shape \(3, 0\)"),
-        ({"id": torch.zeros(3)}, "the name of a prediction must be text other than id, position"),
-        ({3: torch.zeros(3)}, "the name of a prediction must be text"),
+        ({"id": torch.zeros(3)}, "name of a prediction must be a string other than id, position"),
+        ({3: torch.zeros(3)}, "the name of a prediction must be a string"),
     ],
 )
 def test_what_cannot_be_written_is_named(outputs, text, batch):
@@ -105,7 +105,7 @@ def test_names_must_be_there(batch):
         extract(batch["x"], batch, PredictionSpec(("a", "b"), None))
     with pytest.raises(ConfigError, match="`per` must be 'sequence', 'timestep', 'span' or None"):
         PredictionSpec(None, "row")
-    with pytest.raises(ConfigError, match="must be text other than"):
+    with pytest.raises(ConfigError, match="must be a string other than"):
         PredictionSpec(("spans",), None)
 
 

@@ -246,7 +246,7 @@ def test_what_cannot_be_guessed_is_refused(tmp_path):
         ("complex", {}, "the dtype of prediction 'prediction' must be one of bool"),
         ("number", {}, "'prediction' must be a padded tensor with a row .*, but is a number"),
         ("list", {}, "'prediction' must be a padded tensor with a row .*, but is a list"),
-        ("reserved", {}, "a prediction must be text other than id, position, spans, but is 'id'"),
+        ("reserved", {}, "must be a string other than id, position, spans, but is 'id'"),
         ("varying", {}, r"is float32 \(21,\) per sequence in batch 1, but float32 \(20,\) per"),
         ("entries", {}, "the predictions are True in batch 1, but False elsewhere"),
         ("both", {"field": "stps"}, "no field 'stps'; did you mean 'steps'"),
@@ -271,7 +271,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, gives, options, m
         ({"field": "a", "fields": ("b",)}, "`field` and `fields` cannot both be given"),
         ({"fields": True}, "`fields` must be a tuple of names.*, but is True"),
         ({"fields": ()}, r"`fields` must be a tuple of names.*, but is \(\)"),
-        ({"field": "position"}, "the name of a prediction must be text other than"),
+        ({"field": "position"}, "the name of a prediction must be a string other than"),
         ({"per": "token"}, "must be 'sequence', 'timestep', 'span' or None, but is 'token'"),
         ({"per": {"a": "row"}}, "`per` must be"),
         ({"overwrite": "no"}, "PredictionWriter: `overwrite` must be True or False, but is 'no'"),
@@ -321,7 +321,7 @@ def test_loaders_of_somebody_else_are_refused(tmp_path):
         quietly(),
         pytest.raises(
             ConfigError,
-            match="the loader must be that of a SequenceDataModule, but is a DataLoader",
+            match="the loader must be the loader of a SequenceDataModule, but is a DataLoader",
         ),
     ):
         trainer.predict(Predictor(), loader)
@@ -335,7 +335,7 @@ def test_a_limit_is_refused_unless_a_part_is_enough(tmp_path):
     made = read(tmp_path / "out")
     assert len(made["id"]) == 8
     assert flat(made["steps"]) == [running(DATA[number]) for number in made["position"]]
-    with pytest.raises(ConfigError, match="`limit_predict_batches` must not be 0"):
+    with pytest.raises(ConfigError, match="`limit_predict_batches` must be above 0, but is 0"):
         predict(data_of(), tmp_path / "none", trainer={"limit_predict_batches": 0}, partial=True)
 
 
@@ -377,7 +377,7 @@ def test_nothing_is_left_behind_after_an_exception(tmp_path):
 def test_what_a_killed_run_has_left_is_removed(tmp_path):
     old = tmp_path / ".out.predicting" / ".seqdata-tmp-old"
     old.mkdir(parents=True)
-    (old / "0-0.places").write_bytes(b"123")
+    (old / "0-0.spans").write_bytes(b"123")
     predict(data_of(), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

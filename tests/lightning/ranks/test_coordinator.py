@@ -13,27 +13,27 @@ def coordinator():
 
 
 def test_items_come_as_they_are(coordinator):
-    assert list(coordinator.iterate_in_lockstep(iter([1, 2]), 1)) == [1, 2]
-    assert list(coordinator.iterate_in_lockstep(iter([]), 1)) == []
+    assert list(coordinator.iterate_synchronized(iter([1, 2]), 1)) == [1, 2]
+    assert list(coordinator.iterate_synchronized(iter([]), 1)) == []
 
 
 def test_a_batch_that_the_loop_drops_is_freed_before_the_next_is_made(coordinator):
     alive = []
-    items = coordinator.iterate_in_lockstep(make_watched(alive), 1)
+    items = coordinator.iterate_synchronized(make_watched(alive), 1)
     for _ in range(4):
         assert isinstance(next(items), Batch)
     assert alive == [0, 0, 0, 0]
 
 
 def test_a_stop_comes_before_the_next_batch(coordinator):
-    items = coordinator.iterate_in_lockstep(iter([1, 2, 3]), 1)
+    items = coordinator.iterate_synchronized(iter([1, 2, 3]), 1)
     assert next(items) == 1
     coordinator.stop("SIGTERM")
     for _ in range(2):  # again and again
         with pytest.raises(PreemptedError, match="SIGTERM"):
             next(items)
     coordinator.leave()
-    assert list(coordinator.iterate_in_lockstep(iter([4]), 1)) == [4]  # it begins again
+    assert list(coordinator.iterate_synchronized(iter([4]), 1)) == [4]  # it begins again
 
 
 def test_an_error_is_raised_again_and_never_the_end(coordinator):
@@ -41,7 +41,7 @@ def test_an_error_is_raised_again_and_never_the_end(coordinator):
         yield 1
         raise KeyError("mine")
 
-    items = coordinator.iterate_in_lockstep(broken(), 1)
+    items = coordinator.iterate_synchronized(broken(), 1)
     assert next(items) == 1
     errors = []
     for _ in range(2):

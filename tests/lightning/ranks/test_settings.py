@@ -72,32 +72,32 @@ def test_each_argument_is_compared_or_may_differ(of, cases, free):
 @pytest.mark.parametrize(("name", "number"), list_cases(DATA))
 def test_an_argument_of_the_datamodule_that_differs_is_named(name, number):
     one, other, named = DATA[name][number]
-    facts = [describe_data(name, one).fixed, describe_data(name, other).fixed]
-    assert f"`{named}" in describe_differences(facts)
-    assert not describe_differences([facts[0], describe_data(name, one).fixed])
+    values = [describe_data(name, one).fixed, describe_data(name, other).fixed]
+    assert f"`{named}" in describe_differences(values)
+    assert not describe_differences([values[0], describe_data(name, one).fixed])
 
 
 @pytest.mark.parametrize(("name", "number"), list_cases(LOADER))
 def test_an_argument_of_the_loader_that_differs_is_named(name, number):
     one, other, named = LOADER[name][number]
-    facts = [make_loader(name, value)._describe() for value in (one, other, one)]
-    assert f"`{named}" in describe_differences(facts[:2])
-    assert not describe_differences(facts[::2])
+    values = [make_loader(name, value)._describe() for value in (one, other, one)]
+    assert f"`{named}" in describe_differences(values[:2])
+    assert not describe_differences(values[::2])
 
 
 @pytest.mark.parametrize("name", LOADER_FREE)
 def test_how_a_loader_reads_may_differ(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    facts = [make_loader(name, value)._describe() for value in LOADER_FREE[name]]
-    assert not describe_differences(facts)
+    values = [make_loader(name, value)._describe() for value in LOADER_FREE[name]]
+    assert not describe_differences(values)
 
 
 @pytest.mark.parametrize(("name", "number"), list_cases(TRAINER))
 def test_a_setting_of_the_trainer_that_differs_is_named(name, number):
     one, other, named = TRAINER[name][number]
-    facts = [describe_trainer(name, one).fixed, describe_trainer(name, other).fixed]
-    assert f"`{named}" in describe_differences(facts)
-    assert not describe_differences([facts[0], describe_trainer(name, one).fixed])
+    values = [describe_trainer(name, one).fixed, describe_trainer(name, other).fixed]
+    assert f"`{named}" in describe_differences(values)
+    assert not describe_differences([values[0], describe_trainer(name, one).fixed])
 
 
 @pytest.mark.parametrize("name", DATA_FREE)
@@ -133,6 +133,12 @@ def test_callbacks_of_users_on_some_ranks_are_a_warning():
     one, other = describe_trainer("callbacks", [Own()]), describe_trainer("callbacks", [])
     assert one.fixed == other.fixed
     assert one.changing == {**other.changing, "callback Own": "given"}
+
+
+def test_callbacks_that_come_after_one_of_some_ranks_are_compared():
+    one, other = (describe_trainer("callbacks", [Local(), Own()]) for _ in range(2))
+    assert one == other
+    assert "callback Own" in one.changing
 
 
 def test_options_are_described_before_they_are_used():

@@ -86,11 +86,11 @@ def test_a_columnar_transform_may_make_text_and_what_is_per_sequence():
         ),
         (
             lambda c: {"y": 3},
-            "field 'y' must be a Ragged, an array of numbers or a list of text, but is 3",
+            "field 'y' must be a Ragged, an array of numbers or a list of strings, but is 3",
         ),
         (
             lambda c: {"y": ["a", 1, 2]},
-            "field 'y' must be a Ragged, an array of numbers or a list of text, but is",
+            "field 'y' must be a Ragged, an array of numbers or a list of strings, but is",
         ),
         (
             lambda c: {"x": Ragged(c["x"].values, c["x"].lengths[1:])},

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from seqdata.loading.workers.messages import (
     ColumnsMessage,
     count_request_bytes,
     read_requests,
+    reduce_tensor,
     unpack_columns,
     write_requests,
 )
@@ -164,3 +166,20 @@ def test_a_column_of_another_dtype_is_not_filled():
     column = unpack_columns(slot, slot[parcel.size :], get_kernel())[0]["x"]
     with pytest.raises(ValueError, match=r"fill: `out` must be int64, but is float32. Make it so"):
         column.fill(np.zeros(3, dtype=np.float32), np.array([0, 3]), None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value.to_sparse(),
+        lambda value: value.requires_grad_(),
+        lambda value: value.to("meta"),
+    ],
+)
+def test_tensors_that_are_more_than_an_array_are_pickled_by_torch(change):
+    assert reduce_tensor(change(torch.eye(3))) is NotImplemented
+
+
+def test_a_plain_tensor_is_sent_as_its_bytes():
+    make, arguments = reduce_tensor(torch.eye(3).T[1:])
+    assert torch.equal(make(*arguments), torch.eye(3)[1:])

@@ -18,6 +18,7 @@ from seqdata.loading.step_requests import StepRequest
 from seqdata_testing.waiting import patient, until, within
 from tests.loading.workers import parts
 from tests.loading.workers.parts import At, Slowly, descriptors, lives, loader, noisy, playing, same
+from tests.samples import list_prefetch_threads
 
 
 def crews_of(mine):
@@ -28,10 +29,6 @@ def collected():
     """Collect garbage, asked again and again: a thread that reads ahead may have held it before."""
     gc.collect()
     return True
-
-
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "seqdata-prefetch"]
 
 
 def settled(mine):
@@ -69,7 +66,7 @@ def test_leaving_fifty_epochs_early_leaves_nothing_behind(prefetch):
                 if step == number % 5:
                     break
         assert mine.worker_pids == pids
-        assert until(lambda: not threads())
+        assert until(lambda: not list_prefetch_threads())
         assert descriptors() <= before + 1
         assert settled(mine)
         assert same(mine, loader(Slowly(0), num_workers=0, epoch=mine.epoch))
@@ -239,7 +236,7 @@ def test_many_crews_in_turn_leave_nothing_behind():
         with playing(num_workers=1) as mine:
             next(iter(mine))
     gc.collect()
-    assert until(lambda: not threads())
+    assert until(lambda: not list_prefetch_threads())
     assert descriptors() <= before + 1
 
 

@@ -209,7 +209,7 @@ def test_bad_asks_are_refused(in_memory, tmp_path, how):
         store.read(one, ["nope"])
     with pytest.raises(ConfigError, match="no axis 'nope'"):
         store.read(one, ["x"], axis="nope")
-    with pytest.raises(ConfigError, match="no field of texts 'x'"):
+    with pytest.raises(ConfigError, match="no field of strings 'x'"):
         store.raw_texts("x", np.array([0]))
 
 

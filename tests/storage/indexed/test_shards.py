@@ -46,7 +46,7 @@ def test_its_bytes_and_those_next_to_it_are_mapped(shard):
     assert shard.read_sibling("more/a.ends", PLACE).tobytes() == b"near it"
     assert shard.size() == 11
     assert shard.is_local
-    assert not shard.repair_copy(shard.content(PLACE), make_index(), PLACE)  # it is not a copy
+    assert shard.drop_copy(make_index(), PLACE) is None  # it is not a copy
     shard.check_exists(PLACE)
 
 

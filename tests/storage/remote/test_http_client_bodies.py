@@ -123,3 +123,14 @@ def test_another_part_of_the_file_is_not_taken_for_the_one_that_was_asked_for(re
             text = "bytes from 100 on were requested, but bytes from 0 on were received; tried once"
             with pytest.raises(RemoteReadError, match=text):
                 make_remote_files(made.url, remote).read("file.bin", 100, 200)
+
+
+def test_a_part_that_does_not_say_which_is_that_which_was_asked_for(remote):
+    """A Content-Range must be there (RFC 9110, 15.3.7), but small servers leave it out."""
+
+    def unsaid(asked):
+        first, last = dict(asked.headers)["Range"].removeprefix("bytes=").split("-")
+        return Answer(206, (), CONTENT[int(first) : int(last) + 1])
+
+    with served(unsaid) as made:
+        assert make_remote_files(made.url, remote).read("file.bin", 100, 200) == CONTENT[100:200]

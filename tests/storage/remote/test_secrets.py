@@ -85,7 +85,7 @@ def files_of(folder):
 @pytest.mark.slow
 def test_an_arrow_store_shows_no_secret(web, remote, tmp_path, shown):
     store = open_store(with_secrets(f"{web.url}/arrow"), remote=remote)
-    shown(f"{store!r} {store} {store.location} {remote!r} {store.place(3)} {store.take([1])!r}")
+    shown(f"{store!r} {store} {store.location} {remote!r} {store.locate(3)} {store.take([1])!r}")
     loader = Loader(store, Bucketed(24), seed=1)
     next(iter(loader))
     shown(json.dumps(loader.state_dict()) + repr(loader) + repr(SequenceIndex.from_store(store)))
@@ -108,7 +108,7 @@ def test_tar_shards_show_no_secret(web, remote, tmp_path, shown, monkeypatch):
     monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "kept"))
     location = with_secrets(f"{web.url}/tar/shard-000000.tar")
     store = open_store(location, remote=remote, index="build")
-    shown(f"{store!r} {store} {store.location} {store.place(3)} {store.take([1])!r}")
+    shown(f"{store!r} {store} {store.location} {store.locate(3)} {store.take([1])!r}")
     next(iter(Loader(store, Bucketed(8), seed=1)))
     shown(files_of(tmp_path / "cache") + files_of(tmp_path / "kept"))
     other = replace(remote, cache_dir=tmp_path / "other", retry_seconds=patient(0.5))

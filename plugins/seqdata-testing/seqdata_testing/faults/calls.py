@@ -83,7 +83,7 @@ class Disk:
         return entry.inode()
 
     def find_remains(self) -> list[State]:
-        """Return what a loss of power may leave: all names with safe bytes, and safe names only."""
+        """Return possible files after a loss of power: all names with safe bytes, or safe names."""
         named: dict[str, bytes | None] = {}
         for path in sorted(self.base.rglob("*")):
             with contextlib.suppress(FileNotFoundError):  # another thread writes, too

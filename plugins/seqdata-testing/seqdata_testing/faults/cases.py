@@ -98,7 +98,7 @@ def cases_for(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of one kind of data, local and remote: each fault under each policy.
 
     Args:
-        target: How it is written and opened; it must have checksums.
+        target: Target to write and open, with checksums.
         quick: Whether each tries little.
     """
     local = [
@@ -140,7 +140,7 @@ def find_target(name: str) -> FaultTarget:
     """Return the target that a plugin offers for the matrix.
 
     Args:
-        name: Where it is: ``package.module:NAME``.
+        name: Import path: ``package.module:NAME``.
 
     Raises:
         ConfigError: If there is none.

@@ -28,11 +28,11 @@ class DamageSpec:
     """A kind of damage, and what must come of it.
 
     Attributes:
-        fault: Its name in ``FAULTS``.
+        fault: Name of the fault in ``FAULTS``.
         harms: Draws the damage.
         part: Kind of files: ``shards`` or the ``others``.
-        kinds: What must come of it.
-        details: That the errors must have.
+        kinds: Required outcomes.
+        details: Details that the errors must have.
         count: Trials at most.
         named: Share of the errors that must name the sequence.
         off: Why it cannot be noticed with ``verify`` off; empty: it is.

@@ -39,7 +39,7 @@ def cases(
 
     Args:
         target: Data set to train on.
-        worlds: How many ranks there are, and which of them is struck.
+        worlds: Number of ranks, and index of the one that fails.
         mapped: Whether its files are mapped where they lie; else a shard is looked at as a whole.
     """
     found: list[FaultCase] = []

@@ -36,7 +36,7 @@ def flip_saved_file(saved: SavedFile, count: int) -> list[Outcome]:
     """Flip bits in each region of a kept file: its start, its middle, and its end.
 
     Args:
-        saved: What is kept.
+        saved: The saved file.
         count: Flips in each region.
     """
     logging.getLogger("seqdata").setLevel(logging.ERROR)  # each flip is told, as it must
@@ -192,7 +192,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of a kind of data on this machine.
 
     Args:
-        target: What is kept of, and replaced.
+        target: Target whose saved file is replaced.
         quick: Whether each tries little.
     """
     files = (*target.saved_files, *_OF_THE_CORE.get(target.name, ()))

@@ -42,8 +42,8 @@ class WorkerSetup:
     """Options of the loader.
 
     Attributes:
-        target: What it plays.
-        workers: Its processes.
+        target: Target that it plays.
+        workers: Number of its processes.
         method: Start method.
         stall_timeout: Seconds after which one is given up.
         is_counted: Whether descriptors are; not where the server is a part of this process.

@@ -37,7 +37,7 @@ def play_limited(
         target: Data set to play.
         workers: Processes of the loader.
         limit: Sets it, and gives what undoes it.
-        values: What it is set to.
+        values: Values that it is set to.
     """
     open_it, sequences = _write_dataset(target, workers)
     found = [play_through(open_it, sequences)]  # whatever is needed once is there
@@ -128,7 +128,7 @@ def lose_power(target: FaultTarget, instants: int) -> list[Outcome]:
 
     Args:
         target: Data set to write.
-        instants: How often another writer resumes from what is left.
+        instants: Number of times that another writer resumes.
     """
     sequences = target.dataset()
     base = Path("power").resolve()

@@ -1,6 +1,6 @@
 """Runs a piece of work in a process of its own, with a bound, and looks for what it left behind.
 
-The process leads a session, so that whatever it started can be found, wherever it went.
+The process leads a session, so that all processes that it started can be found.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run_in_child(
 
     Args:
         work: A function of a module, which gives outcomes.
-        arguments: Its arguments.
+        arguments: Arguments of the function.
         bound: Seconds of an idle machine that it may take; then it is stuck, and ended.
         grace: Seconds of an idle machine after which nothing of it may be left.
 

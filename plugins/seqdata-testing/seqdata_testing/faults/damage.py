@@ -66,7 +66,7 @@ def zero_page(path: Path, page: int) -> None:
 
     Args:
         path: The file.
-        page: Its number.
+        page: Index of the page.
     """
     size = path.stat().st_size
     with open(path, "r+b") as file:

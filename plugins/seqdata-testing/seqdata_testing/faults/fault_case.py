@@ -66,15 +66,15 @@ class FaultCase:
     """A fault, tried in one way.
 
     Attributes:
-        fault: Its name in ``FAULTS``.
+        fault: Name of the fault in ``FAULTS``.
         way: Data set, ``verify``, workers, …: what makes this case another than the rest.
         tries: Gives the outcomes; runs in a process of its own. None: cannot apply.
         reason: Why it cannot apply, or what is special.
-        must: What every outcome must be.
+        must: Requirement for every outcome.
         bound: Seconds that the whole case may take.
         quick: Whether it is run at every change; the others only at night.
         named: Share of the errors that must name the sequence.
-        form: Where the data lies, and as what: ``arrow``, ``arrow remote``, …
+        form: Location and format of the data: ``arrow``, ``arrow remote``, …
         policy: The loader's ``on_error``.
     """
 

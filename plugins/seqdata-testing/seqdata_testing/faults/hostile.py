@@ -40,7 +40,7 @@ class Endless:
         most: Bytes of a body after which it does end, for the sake of a client that reads it all.
 
     Attributes:
-        bodies: How many were begun.
+        bodies: Number of bodies that were begun.
         taken: Bytes of the longest one that the client, or the network, has taken.
     """
 
@@ -86,7 +86,7 @@ class Bomb:
     Must come of it: an error, and no memory taken.
 
     Attributes:
-        sent: How many were.
+        sent: Number of sent bytes.
     """
 
     def __init__(self) -> None:

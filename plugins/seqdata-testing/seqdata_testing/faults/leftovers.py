@@ -22,7 +22,7 @@ class Baseline:
     """State before a fault: made by ``look``.
 
     Attributes:
-        folder: Where temporary files go.
+        folder: Folder of temporary files.
         files: Paths in it.
     """
 
@@ -34,16 +34,16 @@ def look(folder: Path) -> Baseline:
     """Note what is there.
 
     Args:
-        folder: Where temporary files go, of which none may stay.
+        folder: Folder of temporary files, of which none may stay.
     """
     return Baseline(folder, _files(folder))
 
 
 def find_leftovers(before: Baseline, session: int, *, within: float) -> tuple[str, ...]:
-    """Return what is there and was not; empty as soon as that is nothing.
+    """Return the leftovers that are new; empty as soon as there are none.
 
     Args:
-        before: What was there.
+        before: Earlier state.
         session: The session of the process that has ended: no other may be in it.
         within: Seconds that all may take to go away.
     """

@@ -41,7 +41,7 @@ def few_descriptors(more: int) -> Callable[[], None]:
 def few_mappings(more: int) -> Callable[[], None]:
     """Limit how much more this process may map (ENOMEM of ``vm.max_map_count``).
 
-    Return what undoes it, and must be kept. Expected: as of ``few_descriptors``.
+    Return the object that undoes it, which must be kept. Expected: as with ``few_descriptors``.
 
     Args:
         more: Mappings that are left.
@@ -77,8 +77,8 @@ def small_files(size: int) -> Callable[[], None]:
 def little_memory(more: int) -> Callable[[], None]:
     """Limit how much more memory this process and its children may map (ENOMEM).
 
-    Return what undoes it. Expected: an error that says that nothing can be mapped, and which limits
-    there are; or the ``MemoryError`` itself.
+    Return the function that undoes it. Expected: an error that names the limits of mappings, or the
+    ``MemoryError`` itself.
 
     Args:
         more: Bytes.

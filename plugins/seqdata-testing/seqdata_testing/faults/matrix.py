@@ -1,4 +1,4 @@
-"""Runs the cases of faults, and says what is not as it must be."""
+"""The run of the cases of faults, with a report of wrong outcomes."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ class Answer:
     """Answer of a server.
 
     Attributes:
-        status: Its number.
+        status: HTTP status.
         headers: Name and value, without those of the connection.
         body: The bytes.
-        size: What a HEAD says of their number.
+        size: Number of bytes that a HEAD reports.
     """
 
     status: int
@@ -66,8 +66,8 @@ class Served:
     """A server that runs.
 
     Attributes:
-        url: Where.
-        fault: What becomes of answers; None: nothing.
+        url: URL of the server.
+        fault: Change of answers; None: no change.
         hits: Part of the path of the files that it happens to.
         requests: Method and path of every request so far.
     """
@@ -157,13 +157,13 @@ def before(host: str, port: int) -> Source:
 
 
 def unavailable(times: int | None = None, *, bodies: bool = False) -> Fault:
-    """Answer 503 so many times, or always.
+    """Answer 503 a number of times, or always.
 
     Must come of it: the read is tried again, and ends well; or a ``RemoteReadError`` with file,
     bytes and attempts, in time.
 
     Args:
-        times: How often; None: always.
+        times: Number of times; None: always.
         bodies: Whether only answers with a body are withheld: a transport may ask for the size in
             another way, without another try.
     """
@@ -224,7 +224,7 @@ def short(times: int | None = None) -> Fault:
 
 
 def slow(rate: int = 1000) -> Fault:
-    """Send so many bytes per second.
+    """Send a number of bytes per second.
 
     Must come of it: as of ``unavailable``.
     """
@@ -331,8 +331,8 @@ def send(answer: Answer, handler: BaseHTTPRequestHandler, length: int | None = -
     """Send an answer as it is.
 
     Args:
-        answer: What is sent.
-        handler: To whom.
+        answer: Answer to send.
+        handler: Handler of the request.
         length: The number of bytes that it tells; None: it tells none; negative: the true one.
     """
     handler.send_response(answer.status)

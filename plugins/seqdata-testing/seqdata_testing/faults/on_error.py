@@ -25,7 +25,7 @@ def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcom
     """Make a loader and play one epoch of padded batches, bad rows and all.
 
     Args:
-        open_it: Makes it, with ``on_error`` of ``mask`` or ``replace``.
+        open_it: Returns the loader, with ``on_error`` of ``mask`` or ``replace``.
         sequences: Expected content of the store.
     """
     began = time.monotonic()
@@ -86,7 +86,7 @@ def _silence_log() -> Iterator[None]:
 
 
 def find_different_row(batch: Any, sequences: Sequences, masked: set[int]) -> str:
-    """Return which value of a row that counts is another than it should be; note those masked.
+    """Return the wrong value of a row that counts, if any; note masked rows.
 
     Args:
         batch: A padded ``SequenceBatch``.

@@ -38,8 +38,8 @@ class Outcome:
         details: Details of an error; of what was mended, of the first one.
         delivered: Batches that came before it ended.
         planned: Batches that had to come.
-        seconds: From the fault, or else from opening, to the end.
-        left: What was left behind: processes, shared memory, files, descriptors.
+        seconds: Time from the fault, or else from opening, to the end.
+        left: Leftovers: processes, shared memory, files, descriptors.
         happened: Events that show that the fault happened, with how often each was seen: logged
             retries, evictions, kills in the middle of a write, ...
     """
@@ -69,7 +69,7 @@ class Expectation:
         details: Names of the details that an error must have.
         values: Details that it must have, with their values.
         least: Details that it must have, with the least that they must be.
-        texts: What the message must say.
+        texts: Texts that the message must have.
         seconds: Within which it must come, on an idle machine.
         delivered: Batches that must have come before; None: any number.
         happened: Events that show that the fault happened, with how often each must have been seen
@@ -102,16 +102,16 @@ def of_error(
 
 
 def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
-    """Return what is wrong about an outcome; empty if nothing is."""
+    """Return a description of a wrong outcome; empty if it is right."""
     return tuple(_complaints(outcome, must))
 
 
 def explain_missing(found: Sequence[Outcome], must: Expectation) -> str:
-    """Return why the outcomes of a case do not show that its fault happened; "" if they do.
+    """Return the reason why outcomes do not show the fault of a case; empty if they do.
 
     Args:
         found: All outcomes of the case.
-        must: Which events must have been seen.
+        must: Events that must have been seen.
     """
     for outcome in found:
         if outcome.what == UNAVAILABLE:

@@ -25,7 +25,7 @@ def as_page(cases: Sequence[FaultCase]) -> str:
     """Return the table of what must come of each fault, a row per fault.
 
     Args:
-        cases: Those that are tried at every change.
+        cases: Cases that are tried at every change.
     """
     rows = ["| | what happens | result | within |", "|---|---|---|---|"]
     for fault, event in FAULTS.items():

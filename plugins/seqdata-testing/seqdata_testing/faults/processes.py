@@ -35,9 +35,9 @@ class FaultTransform:
     """A transform that acts when it sees one sequence, and changes nothing.
 
     Attributes:
-        act: What it does then; None: nothing.
+        act: Action that follows; None: nothing.
         field: The field that the sequence is known by.
-        value: Its value there.
+        value: Value of the variable there.
         note: A file to write the time of the act into, of ``time.monotonic``.
         gate: A file: from its ninth sequence on, a process waits until it is there, and says so by
             a file ``HOLDS`` + its number. So work is left when the fault happens.

@@ -46,11 +46,11 @@ class Ranks:
     """Options of training on ranks.
 
     Attributes:
-        target: What they play.
-        world: How many there are.
+        target: Target that they play.
+        world: Number of ranks.
         workers: Processes that each of them has.
         struck: The rank that comes to harm.
-        policy: Their loaders' ``on_error``.
+        policy: ``on_error`` of their loaders.
         patience: Seconds after which a rank that gives no sign is given up; None: as it is.
         bound: Seconds of an idle machine, once all have begun, after which those that still run
             are stuck, and ended.
@@ -70,7 +70,7 @@ def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[O
 
     Args:
         play: Is called in each rank's process.
-        setup: How many there are, and how long they may take.
+        setup: Number of ranks, and their time limit.
         silent: The rank that is struck so that it says nothing, and may never end.
 
     Returns:
@@ -180,7 +180,7 @@ def _enter(rank: int, world: int) -> None:
 def _receive_outcome(
     rank: int, code: int | None, connection: Connection, seconds: float
 ) -> Outcome:
-    """Return what a rank has said, or its last words where it was ended."""
+    """Return the messages of a rank, or its last output if it was ended."""
     log_text = _log(rank).read_text(errors="replace") if _log(rank).exists() else ""
     text = f"rank {rank}: {log_text[-_SHOWN:]}"
     if code is None:

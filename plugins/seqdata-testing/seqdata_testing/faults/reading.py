@@ -1,4 +1,4 @@
-"""Reads or plays a data set through, and says what came of it.
+"""Reading and playing of data sets, with a record of the outcome.
 
 Every value is held against what it should be, and an end that comes early is noticed: those are the
 outcomes that nobody would see.
@@ -78,7 +78,7 @@ def play_through(
     """Make a loader and play one epoch of padded batches.
 
     Args:
-        open_it: Makes it.
+        open_it: Returns the loader.
         sequences: Expected content of the store.
         since: Gives when the fault happened, by ``time.monotonic``; None: when it began.
         each: Is called after each batch with its number.
@@ -114,12 +114,12 @@ def play_through(
 
 
 def find_difference(batch: Any, sequences: Sequences, fields: Iterable[str] | None = None) -> str:
-    """Return which value of a padded batch is wrong; empty if none is.
+    """Return a description of a wrong value of a padded batch; empty without one.
 
     Args:
         batch: A ``SequenceBatch``.
         sequences: Expected content of the store.
-        fields: Which are looked at; None: all that the batch has.
+        fields: Fields to check; None: all fields of the batch.
     """
     names = list(batch.data) if fields is None else list(fields)
     for row, number in enumerate(batch.ids.tolist()):

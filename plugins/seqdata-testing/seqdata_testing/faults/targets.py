@@ -33,9 +33,9 @@ class SavedFile:
 
     Attributes:
         name: For the matrix.
-        write: Makes data in a folder, and what is kept of it; gives the kept file.
+        write: Writes data and its saved file into a folder; returns the saved file.
         read: Gives what is had from the kept file, or made again, as something to compare.
-        kinds: What may come of damage.
+        kinds: Allowed outcomes of damage.
     """
 
     name: str
@@ -50,7 +50,7 @@ class FaultTarget:
 
     Attributes:
         name: For the matrix.
-        verify: What its ``verify`` may be; those with checksums last.
+        verify: Values of ``verify``, those with checksums last.
         write: Writes sequences into a folder.
         open: Opens the folder with a ``verify``.
         served: Opens a URL that serves the folder; None: such data is local.
@@ -59,7 +59,7 @@ class FaultTarget:
         values: Gives where the values of sequences lie.
         others: Gives the names of what else it needs: manifest, lengths, index.
         dataset: The sequences.
-        saved_files: What is kept next to such data.
+        saved_files: Files that are kept next to such data.
     """
 
     name: str

@@ -93,7 +93,7 @@ def _check_rows(
     wrong = ""
     for step, (rows, must) in enumerate(zip_longest(trained, batches, fillvalue=())):
         if not must and not any(real for _, real in rows):
-            continue  # a filler, so that all ranks make as many steps
+            continue  # a dummy row, so that all ranks make as many steps
         if not _is_dealt(setup.policy, rows, must, bad):
             wrong = wrong or f"step {step} has {rows}, but must be of {list(must)}"
     if wrong:

@@ -32,7 +32,7 @@ class Damage:
     Attributes:
         label: For messages.
         act: Changes the files in a folder.
-        files: Names of those that it changes.
+        files: Names of the files that it changes.
     """
 
     label: str
@@ -46,9 +46,9 @@ class DamageRequest:
 
     Attributes:
         target: The kind of data set.
-        root: Its folder.
+        root: Folder of the data.
         names: The files that are to be harmed.
-        random: To draw from.
+        random: Random generator.
         count: Number of acts of damage.
     """
 

@@ -81,7 +81,7 @@ def play_failing(
         target: Data set to play.
         mode: ``cache`` or ``ranges``.
         workers: Processes of the loader.
-        fault: Makes the fault.
+        fault: Function that makes the fault.
         passes: Whether it passes if one waits; else reads are given up soon.
     """
     with open_served(target, mode, passes=passes) as (sequences, _, server, store):

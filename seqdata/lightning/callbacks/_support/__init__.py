@@ -1,1 +1,1 @@
-"""Helpers of callbacks: facts about a batch, timers, digests, memory."""
+"""Helpers of callbacks: information about a batch, and statistics of steps."""

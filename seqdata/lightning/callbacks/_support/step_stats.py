@@ -1,7 +1,7 @@
-"""Statistics of some steps of a rank: times, timesteps, memory; how they are measured and compared.
+"""Statistics of steps of a rank: times, timesteps and memory; their measurement and comparison.
 
-A rank that has more work than the others is found by them, and its cause. All ranks wait for the
-slowest, and the largest batch decides what fits in memory.
+The comparison finds a rank that has more work than the others, and the cause. All ranks wait for
+the slowest, and the largest batch decides what fits in memory.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from seqdata.errors import SeqDataWarning
-from seqdata.lightning.callbacks._support.batch_facts import BatchFacts, get_facts, get_train_loader
+from seqdata.lightning.callbacks._support.batch_info import (
+    BatchInfo,
+    get_batch_info,
+    get_train_loader,
+)
 
 GIB = 1 << 30
-_MIN_BYTES = 64 << 20
-_MIN_WAIT_SECONDS = 0.001  # seconds of a step
-"""Smaller differences are noise."""
+_MIN_BYTES = 64 << 20  # smaller differences are noise
+_MIN_WAIT_SECONDS = 0.001  # per step; smaller differences are noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +34,9 @@ class StepStats:
     Attributes:
         steps: Number of steps.
         seconds: Time from the end of one step to the end of the next, without validations.
-        waited: Seconds of these in which the Trainer waited for data.
+        waited: Seconds that the Trainer waited for data, part of ``seconds``.
         tokens: Timesteps that count in the loss.
-        real: Timesteps of sequences, without filler.
+        real: Timesteps of sequences, without dummy rows.
         padded: Timesteps including padding, which determine time and memory.
         largest: Timesteps including padding of the largest batch.
         peak_bytes: Peak memory so far; 0 if it was not measured.
@@ -67,7 +70,7 @@ class StepStats:
 
     @property
     def padding_share(self) -> float:
-        """Part of the batches that is padding or filler, from 0 to 1."""
+        """Part of the batches that is padding or dummy rows, from 0 to 1."""
         return 1.0 - self.real / self.padded if self.padded else 0.0
 
     @property
@@ -79,11 +82,12 @@ class StepStats:
 def describe_skew(ranks: Sequence[StepStats], max_ratio: float) -> str | None:
     """Return a warning about a rank that has much more than the others; None if there is none.
 
-    Checked in this order, since one often causes the next: timesteps, memory, waiting for data.
+    Timesteps, memory and waiting for data are compared in this order, since one often causes the
+    next.
 
     Args:
         ranks: Statistics of each rank over the same steps.
-        max_ratio: Most that a rank may have, relative to the median of the others.
+        max_ratio: Largest ratio of a rank's value to the median of the others.
     """
     if len(ranks) < 2:
         return None
@@ -146,10 +150,10 @@ def _median_of_others(values: Sequence[float], rank: int) -> float:
 
 
 class StepTimer:
-    """A clock that runs while training runs.
+    """Clock that runs while training runs.
 
     A step ends at the Trainer's hook, where the next one begins: kernels that still run on a device
-    count for later steps, so that sums over many steps are correct without waiting for the device.
+    count for later steps. Sums over many steps are correct without waiting for the device.
 
     Args:
         name: Name of the callback, for messages.
@@ -178,13 +182,13 @@ class StepTimer:
             self._started_at += time.perf_counter() - self._paused_at
             self._paused_at = None
 
-    def get_facts(self, trainer: Trainer, batch: Any) -> BatchFacts | None:
-        """Return the facts about a batch; warn once if there are none."""
+    def get_batch_info(self, trainer: Trainer, batch: Any) -> BatchInfo | None:
+        """Return information about a batch; warn once if there is none."""
         loader = get_train_loader(trainer)
-        facts = get_facts(batch, loader)
-        if not self._has_warned and (facts is None or loader is None):
+        info = get_batch_info(batch, loader)
+        if not self._has_warned and (info is None or loader is None):
             self._has_warned = True
-            unknown = "waiting for data" if facts else "waiting for data, tokens and padding"
+            unknown = "waiting for data" if info else "waiting for data, tokens and padding"
             if trainer.is_global_zero:
                 warnings.warn(
                     f"{self._name}: the loader is a {type(trainer.train_dataloader).__name__} "
@@ -193,27 +197,27 @@ class StepTimer:
                     SeqDataWarning,
                     stacklevel=2,
                 )
-        return facts
+        return info
 
-    def step(self, trainer: Trainer, facts: BatchFacts | None) -> StepStats:
+    def step(self, trainer: Trainer, info: BatchInfo | None) -> StepStats:
         """End a step, and begin the next.
 
         Args:
             trainer: The Trainer.
-            facts: Facts about the batch; None if nothing is known.
+            info: Information about the batch; None if nothing is known.
         """
         started_at, self._started_at = self._started_at, time.perf_counter()
         seconds, waited = self._started_at - started_at, self._take_waited(trainer)
-        if facts is None:
+        if info is None:
             return StepStats(steps=1, seconds=seconds, waited=waited)
         return StepStats(
             steps=1,
             seconds=seconds,
             waited=waited,
-            tokens=facts.tokens,
-            real=facts.real,
-            padded=facts.padded,
-            largest=facts.padded,
+            tokens=info.tokens,
+            real=info.real,
+            padded=info.padded,
+            largest=info.padded,
         )
 
     def _take_waited(self, trainer: Trainer) -> float:

@@ -1,6 +1,6 @@
-"""Facts about a batch without reading its tensors, so that nothing waits for a device.
+"""Information about a batch without reading its tensors, so that nothing waits for a device.
 
-A SequenceBatch has them; for a tuple or dict they are the planned ones, which the loader has.
+A SequenceBatch has it; for a tuple or dict it is the planned one, which the loader has.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from seqdata.loading.options import UpdateSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchFacts:
-    """The size of a batch on one rank; of zipped parts, of all of them together.
+class BatchInfo:
+    """Identity and size of a batch on one rank; of zipped parts, of all of them together.
 
     Attributes:
         epoch: Epoch of the plan.
-        number: Number of the batch in the plan.
-        rows: Number of rows, including filler.
+        number: Index of the batch in the plan.
+        rows: Number of rows, including dummy rows.
         width: Timesteps of the longest row.
         tokens: Timesteps that count in the loss.
-        real: Timesteps of sequences, without filler.
+        real: Timesteps of sequences, without dummy rows.
         padded: Timesteps including padding.
-        ids: int64 (rows,), numbers in the base store; on the CPU.
-        parts: Name -> facts about the batch of each part, if parts are zipped.
+        ids: int64 (rows,), indices of the sequences in the base store; on the CPU.
+        parts: Name -> information about the batch of each part, if parts are zipped.
     """
 
     epoch: int
@@ -45,7 +45,7 @@ class BatchFacts:
     real: int
     padded: int
     ids: Tensor
-    parts: Mapping[str, BatchFacts] = field(default_factory=dict)
+    parts: Mapping[str, BatchInfo] = field(default_factory=dict)
 
 
 def get_train_loader(trainer: Trainer) -> TrainerLoader | None:
@@ -54,16 +54,16 @@ def get_train_loader(trainer: Trainer) -> TrainerLoader | None:
     return loader if isinstance(loader, TrainerLoader) else None
 
 
-def get_facts(batch: Any, loader: TrainerLoader | None) -> BatchFacts | None:
-    """Return the facts about the last batch of a loader; None if nothing is known.
+def get_batch_info(batch: Any, loader: TrainerLoader | None) -> BatchInfo | None:
+    """Return information about the last batch of a loader; None if nothing is known.
 
     Args:
         batch: The batch as the model receives it.
         loader: Its loader, if it is a TrainerLoader.
     """
     if _is_known(batch):
-        return _make_facts(batch)
-    return None if loader is None else get_planned_facts(loader)
+        return _make_info(batch)
+    return None if loader is None else get_planned_info(loader)
 
 
 def get_metadata(batch: Any, loader: TrainerLoader | None) -> Any:
@@ -93,8 +93,8 @@ def get_lr_scale(batch: Any, loader: TrainerLoader | None) -> float | None:
     return None if batch is None else float(batch.lr_scale)
 
 
-def get_planned_facts(loader: TrainerLoader) -> BatchFacts | None:
-    """Return the planned facts about the last batch of a loader; None if there was none."""
+def get_planned_info(loader: TrainerLoader) -> BatchInfo | None:
+    """Return the planned information about the last batch of a loader; None if there was none."""
     metadata = _make_metadata(loader)
     if metadata is None:
         return None
@@ -102,11 +102,11 @@ def get_planned_facts(loader: TrainerLoader) -> BatchFacts | None:
     if isinstance(collator, SupportsLayout):
         for batch in metadata.values() if isinstance(metadata, Mapping) else [metadata]:
             batch.layout = collator.layout
-    return _make_facts(metadata)
+    return _make_info(metadata)
 
 
 def _is_known(batch: Any) -> bool:
-    """Return whether a batch has facts about itself, or each of its parts has."""
+    """Return whether a value is a SequenceBatch, or parts that all are."""
     if isinstance(batch, Mapping):
         return bool(batch) and all(isinstance(part, SequenceBatch) for part in batch.values())
     return isinstance(batch, SequenceBatch)
@@ -123,13 +123,13 @@ def _make_metadata(loader: TrainerLoader) -> StepBatch | None:
     )
 
 
-def _make_facts(batch: StepBatch) -> BatchFacts:
+def _make_info(batch: StepBatch) -> BatchInfo:
     if isinstance(batch, Mapping):
-        return _join_facts({name: _make_facts(part) for name, part in batch.items()})
+        return _join_info({name: _make_info(part) for name, part in batch.items()})
     rows, horizon = len(batch), batch.horizon
     real = int(batch.lengths.sum()) + rows * horizon
     width = batch.padded_length or max(batch.lengths.tolist(), default=0)
-    return BatchFacts(
+    return BatchInfo(
         epoch=batch.epoch,
         number=batch.number,
         rows=rows,
@@ -141,17 +141,17 @@ def _make_facts(batch: StepBatch) -> BatchFacts:
     )
 
 
-def _join_facts(parts: Mapping[str, BatchFacts]) -> BatchFacts:
-    """Return the facts about a step of several parts."""
+def _join_info(parts: Mapping[str, BatchInfo]) -> BatchInfo:
+    """Return the information about a step of several parts."""
     first, values = next(iter(parts.values())), parts.values()
-    return BatchFacts(
+    return BatchInfo(
         epoch=first.epoch,
         number=first.number,
-        rows=sum(facts.rows for facts in values),
-        width=max(facts.width for facts in values),
-        tokens=sum(facts.tokens for facts in values),
-        real=sum(facts.real for facts in values),
-        padded=sum(facts.padded for facts in values),
-        ids=torch.cat([facts.ids for facts in values]),
+        rows=sum(info.rows for info in values),
+        width=max(info.width for info in values),
+        tokens=sum(info.tokens for info in values),
+        real=sum(info.real for info in values),
+        padded=sum(info.padded for info in values),
+        ids=torch.cat([info.ids for info in values]),
         parts=parts,
     )

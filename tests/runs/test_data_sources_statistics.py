@@ -11,8 +11,8 @@ import torch
 from seqdata import MeanStd, columnar, fit, measure_lengths, open_store, split, write_store
 from seqdata.errors import ResumeError, SeqDataWarning
 from seqdata.lightning.datamodule import SequenceDataModule
-from seqdata.lightning.statistics_state import KEY
 from seqdata.policies.fixed import Fixed
+from seqdata.runs.data_sources import STATISTICS
 from seqdata.runs.locate_batch import ReplayRequest, remake_batch
 from seqdata.runs.replay import open_replay
 from seqdata.runs.run_file import NAME
@@ -58,7 +58,7 @@ def expected(stats):
 def test_a_checkpoint_holds_the_statistics_under_weights_only(trained):
     stats, path = trained
     state = torch.load(path, weights_only=True)["SequenceDataModule"]
-    assert state[KEY] == stats.state_dict()
+    assert state[STATISTICS] == stats.state_dict()
 
 
 def test_a_prediction_without_a_transform_uses_those_of_the_checkpoint(trained):
@@ -104,16 +104,16 @@ def test_a_function_around_statistics_passes_them_on(tmp_path):
     doubled.statistics = stats
     data = SequenceDataModule(train=sequences(9), batching=Fixed(4), transform=doubled)
     run_fit(data, max_epochs=1, default_root_dir=str(tmp_path))
-    assert data.state_dict()[KEY] == stats.state_dict()
+    assert data.state_dict()[STATISTICS] == stats.state_dict()
 
 
 def test_a_state_without_statistics_has_no_entry_for_them(tmp_path):
     data = SequenceDataModule(train=sequences(9), batching=Fixed(4))
     run_fit(data, max_epochs=1, default_root_dir=str(tmp_path))
-    assert KEY not in data.state_dict()
+    assert STATISTICS not in data.state_dict()
 
 
-@pytest.mark.parametrize("state", [{KEY: {"content": "x", "digest": ""}}, {KEY: 7}])
+@pytest.mark.parametrize("state", [{STATISTICS: {"content": "x", "digest": ""}}, {STATISTICS: 7}])
 def test_damaged_statistics_are_refused(state):
     data = SequenceDataModule(predict=sequences(5), batching=Fixed(5))
     with pytest.raises(ResumeError, match="resume: the checkpoint's statistics cannot be read"):

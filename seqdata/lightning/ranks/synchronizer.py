@@ -1,4 +1,4 @@
-"""The lockstep of all ranks: each batch is returned on all ranks, or on none.
+"""Synchronized iteration of all ranks: each batch is returned on all ranks, or on none.
 
 Before each batch the ranks exchange whether they have one, in a small reduction that starts a step
 earlier and costs no waiting. So an error on one rank is raised by all of them at the same batch,
@@ -19,12 +19,12 @@ from typing import Any, Generic, NoReturn, TypeVar
 import torch
 import torch.distributed
 
-from seqdata.errors import IncompleteEpochError, PeerFailedError, Preempted, SeqDataError
+from seqdata.errors import IncompleteEpochError, PeerFailedError, PreemptedError, SeqDataError
 from seqdata.lightning.ranks.collect import gather, with_rank
 from seqdata.lightning.ranks.watchdog import RankWatchdog
 
 BATCH_TIMEOUT = 1800.0
-"""Seconds to wait for a rank that is alive but has no batch; torch's default for collectives."""
+"""Longest wait, in seconds, for a rank that is alive; torch's default for collective operations."""
 
 _WAIT_SLICE = timedelta(seconds=1)
 _OK, _END, _STOP, _ERROR = range(4)
@@ -33,11 +33,11 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class RankCounter(Generic[Item]):
-    """Counts that are summed over ranks together with their batches.
+    """Counter whose counts are summed over ranks together with their batches.
 
     Attributes:
-        count: Returns this rank's count up to and including an item.
-        on_total: Called with an item before it is returned, and the sum over all ranks.
+        count: Function that returns this rank's count up to and including an item.
+        on_total: Function of an item and the sum over ranks, called before the item is returned.
     """
 
     count: Callable[[Item], int]
@@ -46,7 +46,7 @@ class RankCounter(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class PendingItem(Generic[Item]):
-    """The next item, and the reductions that announce it to the other ranks."""
+    """Next item, and the reductions that announce it to the other ranks."""
 
     code: int
     items: list[Item]
@@ -58,7 +58,7 @@ class PendingItem(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class _RankReport:
-    """The report of a rank if not every rank has a batch."""
+    """Report of a rank, exchanged if not every rank has a batch."""
 
     code: int
     error: bytes = b""
@@ -68,17 +68,17 @@ class _RankReport:
 
 
 class RankTraceback(Exception):
-    """The traceback of an error on another rank, as text: the cause of the same error here."""
+    """Traceback of an error on another rank, as the cause of the same error here."""
 
 
-class RankLockstep:
+class RankSynchronizer:
     """Propagates the end and errors of a rank to all ranks.
 
     Args:
         group: A gloo process group of all ranks.
         rank: The rank.
-        watchdog: Detects ranks that have ended.
-        get_stop_reason: Returns why this rank was requested to stop; None if it was not.
+        watchdog: Watchdog that detects ranks that have ended.
+        get_stop_reason: Function that returns why this rank was requested to stop, or None.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class RankLockstep:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no operation is pending that another rank has to answer."""
+        """Whether no operation waits for another rank."""
         return self._latest_work is None or bool(self._latest_work.is_completed())
 
     def iterate(
@@ -112,19 +112,21 @@ class RankLockstep:
 
         Args:
             source: Items of this rank.
-            counter: Counts that are summed over ranks, on all or on none; None if there are none.
-            is_last: Whether an item must be trained before the next one is read; None: none.
+            counter: Counter whose counts are summed over ranks, on all ranks or none; None: no
+                counts.
+            is_last: Function that returns whether an item must be trained before the next one is
+                read; None: no item.
 
         Raises:
             SeqDataError: The error of the rank that failed, with its rank, on every rank.
-            Preempted: If a rank was told to stop.
+            PreemptedError: If a rank was requested to stop.
             IncompleteEpochError: If some ranks have ended, but not all.
             PeerFailedError: If a rank has ended.
         """
-        return _LockstepIterator(self, source, counter, is_last)
+        return _SynchronizedIterator(self, source, counter, is_last)
 
     def await_ranks(self, pending: PendingItem[Item]) -> bool:
-        """Wait for the ranks; return whether all have an item, and False if all have ended.
+        """Wait for the ranks; return True if all have an item, and False if all have ended.
 
         Raises:
             SeqDataError: As ``iterate`` does.
@@ -139,7 +141,7 @@ class RankLockstep:
         return True
 
     def all_gather(self, value: Item) -> list[Item]:
-        """Return the values of every rank; called by all between the same two batches.
+        """Return the values of every rank; all must call it between the same two batches.
 
         Args:
             value: Any picklable object.
@@ -152,7 +154,7 @@ class RankLockstep:
     def draw_ahead(
         self, source: Iterator[Item], counter: RankCounter[Item] | None
     ) -> PendingItem[Item]:
-        """Return the next item of a source, announced to the other ranks."""
+        """Draw the next item of a source, and announce it to the other ranks."""
         items: list[Item] = []
         error: Exception | None = None
         try:
@@ -160,7 +162,7 @@ class RankLockstep:
             code = _OK if self._get_stop_reason() is None else _STOP
         except StopIteration:
             code = _END
-        except Exception as failure:  # raised on all ranks, including this one
+        except Exception as failure:  # raised later, on all ranks
             code, error = _ERROR, failure
         codes = torch.tensor([code, -code], dtype=torch.int32, device="cpu")
         count = counter.count(items[0]) if counter and items else 0
@@ -177,14 +179,14 @@ class RankLockstep:
         return self._latest_work
 
     def _wait(self, work: Any, *, is_leaving: bool = False) -> None:
-        """Wait until all ranks have reported; ranks that leave (``is_leaving``) still do."""
+        """Wait until all ranks have reported; with ``is_leaving`` also ranks that are leaving."""
         deadline = time.monotonic() + BATCH_TIMEOUT
         while not work.is_completed():
             failure = self._watchdog.failure or (None if is_leaving else self._watchdog.left_error)
             try:
                 work.wait(_WAIT_SLICE)
             except RuntimeError as cause:
-                if work.is_completed():  # it has failed; or it was late, and is complete now
+                if work.is_completed():  # it has failed, or was late and is complete now
                     break
                 if failure is not None:
                     raise failure from cause
@@ -225,17 +227,17 @@ class RankLockstep:
         ), None
 
 
-class _LockstepIterator(Iterator[Item]):
-    """Not a generator: after an error it would end."""
+class _SynchronizedIterator(Iterator[Item]):
+    """Synchronized iterator over items; a generator would end after an error."""
 
     def __init__(
         self,
-        lockstep: RankLockstep,
+        synchronizer: RankSynchronizer,
         source: Iterator[Item],
         counter: RankCounter[Item] | None,
         is_last: Callable[[Item], bool] | None,
     ) -> None:
-        self._lockstep = lockstep
+        self._synchronizer = synchronizer
         self._source = source
         self._counter = counter
         self._is_last = is_last
@@ -244,7 +246,7 @@ class _LockstepIterator(Iterator[Item]):
 
     def __next__(self) -> Item:
         pending = None if self._has_ended else self._pending or self._draw_ahead()
-        if pending is None or not self._lockstep.await_ranks(pending):
+        if pending is None or not self._synchronizer.await_ranks(pending):
             self._has_ended = True
             raise StopIteration
         item = pending.items[0]
@@ -255,12 +257,12 @@ class _LockstepIterator(Iterator[Item]):
         return item
 
     def _draw_ahead(self) -> PendingItem[Item]:
-        return self._lockstep.draw_ahead(self._source, self._counter)
+        return self._synchronizer.draw_ahead(self._source, self._counter)
 
 
-def make_preempted_error(reason: str, rank: int) -> Preempted:
-    """Return the error by which all ranks stop."""
-    return Preempted.at(
+def make_preempted_error(reason: str, rank: int) -> PreemptedError:
+    """Return the error that stops all ranks."""
+    return PreemptedError.at(
         f"preempted: rank {rank} was requested to stop by {reason}, and every rank stops before "
         "the same batch. Resume from the checkpoint that "
         "ModelCheckpoint(save_on_exception=True) saves",
@@ -295,7 +297,7 @@ def _rebuild_error(report: _RankReport, rank: int) -> Exception:
 
 
 def _add_rank(error: Exception, rank: int) -> Exception:
-    """Return the error with its rank: in the text of a seqdata error, as a note otherwise."""
+    """Return the error with its rank: in the message of a seqdata error, else as a note."""
     if isinstance(error, SeqDataError):
         return with_rank(error, rank)
     error.add_note(f"on rank {rank}")

@@ -10,7 +10,7 @@ from torch.distributed import HashStore, ProcessGroupGloo
 
 from seqdata.errors import DecodeError, PeerFailedError
 from seqdata.lightning.ranks import watchdog
-from seqdata.lightning.ranks.lockstep import RankLockstep, _make_report, _rebuild_error
+from seqdata.lightning.ranks.synchronizer import RankSynchronizer, _make_report, _rebuild_error
 from seqdata.lightning.ranks.watchdog import RankTimeouts, RankWatchdog, describe_own_process
 from seqdata_testing.waiting import patient
 from tests.lightning.ranks.watchers import Batch, make_watched
@@ -58,10 +58,10 @@ def groups():
 
 
 @pytest.fixture
-def lockstep():
+def synchronizer():
     """That of rank 0, whose watchdog does not run."""
     own = RankWatchdog(None, [describe_own_process(0)], 0, RankTimeouts())
-    return RankLockstep(None, 0, own, lambda: None)
+    return RankSynchronizer(None, 0, own, lambda: None)
 
 
 class JustInTime:
@@ -79,7 +79,7 @@ class JustInTime:
         return self.work.wait(LONG)
 
 
-def test_a_reduction_that_is_complete_as_its_wait_times_out_has_not_failed(groups, lockstep):
+def test_a_reduction_that_is_complete_as_its_wait_times_out_has_not_failed(groups, synchronizer):
     mine, other = torch.tensor([1]), torch.tensor([2])
     work = groups[0].allreduce([mine])
 
@@ -87,12 +87,12 @@ def test_a_reduction_that_is_complete_as_its_wait_times_out_has_not_failed(group
         groups[1].allreduce([other]).wait(LONG)
         work.wait(LONG)
 
-    lockstep._wait(JustInTime(work, complete))
+    synchronizer._wait(JustInTime(work, complete))
     assert mine.tolist() == other.tolist() == [3]
 
 
 def test_a_reduction_that_has_failed_as_its_wait_times_out_is_the_error_of_a_lost_rank(
-    groups, lockstep, monkeypatch
+    groups, synchronizer, monkeypatch
 ):
     monkeypatch.setattr(watchdog, "_CAUSE_TIMEOUT", 0)
     work = groups[0].allreduce([torch.tensor([1])])
@@ -103,7 +103,7 @@ def test_a_reduction_that_has_failed_as_its_wait_times_out_is_the_error_of_a_los
             work.wait(LONG)
 
     with pytest.raises(PeerFailedError, match=r"rank 0 has lost another rank: .*[Cc]onnection"):
-        lockstep._wait(JustInTime(work, complete))
+        synchronizer._wait(JustInTime(work, complete))
 
 
 class Done:
@@ -118,11 +118,11 @@ class Done:
 
 @pytest.mark.parametrize(("is_last", "expected"), [(None, [0, 1, 1, 1]), (bool, [0, 0, 0, 0])])
 def test_a_batch_that_the_loop_drops_is_freed_before_the_next_is_made(
-    lockstep, monkeypatch, is_last, expected
+    synchronizer, monkeypatch, is_last, expected
 ):
-    monkeypatch.setattr(lockstep, "_start_reduction", lambda values, operation: Done())
+    monkeypatch.setattr(synchronizer, "_start_reduction", lambda values, operation: Done())
     alive = []
-    items = lockstep.iterate(make_watched(alive), None, is_last)
+    items = synchronizer.iterate(make_watched(alive), None, is_last)
     for _ in range(4):
         assert isinstance(next(items), Batch)
     assert alive == expected  # without `is_last`, one is in hand while the next is made

@@ -1,9 +1,9 @@
-"""Packs sequences into lanes that end together, and mixes them in every epoch.
+"""Assignment of sequences to lanes that end together, mixed again in every epoch.
 
-Which lane holds how many sequences of which size follows from the histogram of sizes alone: longest
+The number of sequences of each size in a lane follows from the histogram of sizes alone: longest
 first into the lane with the least load (LPT: R. L. Graham, "Bounds on multiprocessing timing
-anomalies", 1969). An epoch draws which sequences of a size they are, swaps what follows two
-positions of similar time between lanes, and shuffles the order within each lane and the lanes.
+anomalies", 1969). An epoch draws the sequences of each size, swaps the tails of lanes behind
+positions of similar time, and shuffles the order within each lane and the lanes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class LaneAssignment(NamedTuple):
     """The lane of each sequence, by decreasing size.
 
     Attributes:
-        lanes: Integers (n,), lane of each place.
-        loads: int64 (L,), what each lane holds in all.
+        lanes: Integers (n,), lane of each sequence.
+        loads: int64 (L,), total size of each lane.
     """
 
     lanes: NDArray[Any]
@@ -38,7 +38,7 @@ class LaneQueues(NamedTuple):
     """The sequences of each lane, one lane after the other.
 
     Attributes:
-        members: int64 (n,), places of the sequences in what was dealt.
+        members: int64 (n,), indices of the assigned sequences.
         offsets: int64 (L+1,), lane -> members.
     """
 
@@ -50,22 +50,22 @@ class SwapLimits(NamedTuple):
     """The limits of a swap between two lanes.
 
     Attributes:
-        max_load: No lane holds more.
-        unit: A lane that holds more than ``max_load - unit`` makes the epoch as long as it is:
-            there is one.
-        slack: How much more than the fuller of the two a lane may hold after the swap.
+        max_load: Maximum load of a lane.
+        step_load: Load of a step: a lane above ``max_load - step_load`` determines the number of
+            steps, and there always is one.
+        slack: Maximum excess of a lane after the swap over the fuller of the two before it.
     """
 
     max_load: int
-    unit: int = 1
+    step_load: int = 1
     slack: int = 0
 
 
 def assign_lanes(sizes: NDArray[np.int64], lanes: int) -> LaneAssignment:
-    """Assign sizes to lanes, largest first, each to the least loaded lane; ties to the first.
+    """Assign sizes to lanes, largest first, each to the least loaded lane, ties to the first.
 
     Args:
-        sizes: int64 (n,), in any order, each at least 1.
+        sizes: int64 (n,), at least 1 each, in any order.
         lanes: Number of lanes.
     """
     values, counts = np.unique(sizes, return_counts=True)
@@ -92,7 +92,7 @@ def _assign_one_by_one(loads: NDArray[np.int64], size: int, count: int) -> NDArr
 
 
 def _assign_by_level(loads: NDArray[np.int64], size: int, count: int) -> NDArray[np.int64]:
-    """Do the same for all sizes at once, by the level up to which every lane is filled."""
+    """Assign all equal sizes at once, by the level up to which every lane is filled."""
     low, high = int(loads.min()), int(loads.max()) + size * count
     while low < high:  # the lowest level below which there is room for all
         level = (low + high) // 2
@@ -108,7 +108,7 @@ def _assign_by_level(loads: NDArray[np.int64], size: int, count: int) -> NDArray
 
 
 def _capacity(loads: NDArray[np.int64], level: int, size: int) -> NDArray[np.int64]:
-    """Return how many sizes that begin below a level each lane takes, int64 (L,)."""
+    """Return the number of sizes that begin below a level in each lane, int64 (L,)."""
     return np.maximum(0, -((loads - level) // size))
 
 
@@ -118,13 +118,10 @@ def make_queues(
     """Return the queues of an epoch.
 
     Args:
-        sizes: int64 (n,), of the sequences in the data's order.
-        assignment: Where sequences of these sizes go.
-        draw: The epoch's randomness; None if every lane reads in the data's order.
-        limits: What lanes may hold after swaps.
-
-    Returns:
-        The lanes in the order of the epoch.
+        sizes: int64 (n,), sizes of the sequences in the data's order.
+        assignment: Lanes of sequences of these sizes.
+        draw: The epoch's randomness; None: every lane reads in the data's order.
+        limits: Limits of the swaps between lanes.
     """
     count, lanes = len(sizes), len(assignment.loads)
     if draw is None:
@@ -148,13 +145,13 @@ def make_queues(
 def _swap_tails(
     queues: LaneQueues, sizes: NDArray[np.int64], draw: Draw, turn: int, limits: SwapLimits
 ) -> LaneQueues:
-    """Swap what follows two positions of similar time between random pairs of lanes."""
+    """Swap the tails behind positions of similar time between random pairs of lanes."""
     lanes = len(queues.offsets) - 1
     pairs = draw.permutation(Purpose.PAIRS, lanes, turn).tolist()
     words = draw.raw(Purpose.CUTS, lanes, turn).tolist()
     time_offsets = offsets_from_sizes(sizes[queues.members])
-    first, stop = queues.offsets[:-1].copy(), queues.offsets[1:].copy()  # of what follows, by lane
-    head_stop = queues.offsets[1:].copy()  # where what stays ends, by lane
+    first, stop = queues.offsets[:-1].copy(), queues.offsets[1:].copy()  # bounds of tails, by lane
+    head_stop = queues.offsets[1:].copy()  # ends of heads, by lane
     for first_lane, second_lane in zip(pairs[::2], pairs[1::2], strict=False):
         cuts = _find_swap(
             time_offsets, queues.offsets, first_lane, second_lane, words[first_lane], limits
@@ -186,7 +183,7 @@ def _find_swap(
     word: int,
     limits: SwapLimits,
 ) -> tuple[int, int] | None:
-    """Return a position in each of two lanes after which all may be swapped; None without one."""
+    """Return positions in two lanes behind which tails may be swapped; None: there are none."""
     low, high = int(lane_offsets[first_lane]), int(lane_offsets[first_lane + 1])
     base = int(lane_offsets[second_lane])
     first_times, second_times = (
@@ -208,7 +205,7 @@ def _find_swap(
         match_times + first_load - candidates,
     )
     is_allowed = (first_after <= max_load) & (second_after <= max_load)
-    min_load = limits.max_load - limits.unit
+    min_load = limits.max_load - limits.step_load
     if max(first_load, second_load) > min_load:
         is_allowed &= np.maximum(first_after, second_after) > min_load
     allowed = np.flatnonzero(is_allowed)
@@ -227,6 +224,6 @@ def _reorder_lanes(queues: LaneQueues, order: NDArray[np.int64]) -> LaneQueues:
 
 
 def _concat_ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return ``begins[0], begins[0]+1, …`` for each of many runs, int64."""
+    """Return the indices of ranges, one range after another, int64."""
     offsets = offsets_from_sizes(sizes)
     return np.arange(int(offsets[-1])) + np.repeat(starts - offsets[:-1], sizes)

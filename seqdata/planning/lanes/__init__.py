@@ -1,1 +1,0 @@
-"""Lanes of truncated backpropagation: which lane reads which span at which step."""
