@@ -255,10 +255,7 @@ def test_labels_of_texts():
         (lambda: fit(ROWS, WHAT, num_workers=-1), "fit: `num_workers` must be an integer of at le"),
         (lambda: fit(ROWS, {"text": MeanStd()}), "fit: field 'text' of MeanStd must be of numbers"),
         (lambda: fit(ROWS, {"text": Quantiles(0.5)}), "field 'text' of Quantiles must be of numb"),
-        (
-            lambda: fit(ROWS, {"load": Labels()}),
-            "field 'load' of Labels must be of strings or of in",
-        ),
+        (lambda: fit(ROWS, {"load": Labels()}), "field 'load' of Labels must be of strings or of in"),
         (lambda: fit(ROWS, {"x": Labels()}), "but is of float32 of shape (3,)"),
         (lambda: fit(ROWS, {"x": Vocabulary()}), "field 'x' of Vocabulary must be of `str` or of"),
         (
