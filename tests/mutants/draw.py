@@ -51,9 +51,10 @@ ROOMS = {
     "recurrent": ("seqdata/recurrent models/seqdata_models", "tests/recurrent models/tests"),
     "plugins": (
         "plugins/seqdata-arrays/seqdata_arrays plugins/seqdata-audio/seqdata_audio "
-        "plugins/seqdata-tokens/seqdata_tokens "
+        "plugins/seqdata-biosignals/seqdata_biosignals plugins/seqdata-tokens/seqdata_tokens "
         "plugins/seqdata-webdataset/seqdata_webdataset",
-        "plugins/seqdata-arrays/tests plugins/seqdata-audio/tests plugins/seqdata-tokens/tests "
+        "plugins/seqdata-arrays/tests plugins/seqdata-audio/tests "
+        "plugins/seqdata-biosignals/tests plugins/seqdata-tokens/tests "
         "plugins/seqdata-webdataset/tests",
     ),
 }
