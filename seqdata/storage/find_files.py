@@ -224,7 +224,7 @@ def _choose(location: str, names: Sequence[str], wanted: Wanted) -> tuple[list[s
 
 
 def is_note(path: str) -> bool:
-    """Return whether the name of a file says that it holds none of the data: ``_SUCCESS``, ``README.md``."""
+    """Return whether a file holds no data, by its name, such as ``_SUCCESS``, ``README.md``."""
     return _NOTES.fullmatch(path.rpartition("/")[2]) is not None
 
 
