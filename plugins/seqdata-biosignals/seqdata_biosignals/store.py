@@ -179,11 +179,11 @@ class BiosignalStore:
         """Return the same numbers: this store is not a view."""
         return numbers
 
-    def place(self, number: int) -> DataLocation:
+    def locate(self, number: int) -> DataLocation:
         """Return the location of a sequence, for an error; the data set's if it is unknown."""
         known = 0 <= number < len(self)
         signal = next(iter(self.signals.values()))
-        return self.files.place(int(signal.rows[number, 0]) if known else -1)
+        return self.files.locate(int(signal.rows[number, 0]) if known else -1)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need; see ``protocols.SupportsPrefetch``."""

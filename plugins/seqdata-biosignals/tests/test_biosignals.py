@@ -300,3 +300,9 @@ def test_a_folder_without_a_header_is_refused(tmp_path):
     (tmp_path / "x.atr").write_bytes(bytes(2))
     with pytest.raises(DataError, match=r"must hold a header or an EDF or BDF file, but has none"):
         open_store(tmp_path, backend=Biosignals())
+
+
+def test_a_sequence_is_located_by_its_file(folder):
+    store = open_store(folder, backend=Biosignals()).base
+    assert [store.locate(number).details["file"] for number in range(2)] == ["r0.edf", "r1.edf"]
+    assert "file" not in store.locate(-1).details
