@@ -33,7 +33,7 @@ _NO_LOCATION = {"remedy", "sequence", "key", "field", "file", "shard", "dataset"
 
 
 class ChunkSource(Protocol):
-    """What reads the stored bytes of chunks, which are numbered over all files."""
+    """A reader of the stored bytes of chunks, which are numbered over all files."""
 
     @property
     def is_local(self) -> bool:
@@ -332,7 +332,7 @@ class ChunkStore:
         return ArrayColumn(np.dtype(field.dtype), field.shape, pieces)
 
     def _read_ahead(self, spans: NDArray[np.int64], names: Iterable[str], axis: str) -> None:
-        """Begin to decode what follows, where spans go on where the ones before them ended."""
+        """Begin to decode the next chunks, if these spans continue the ones before them."""
         if not self._get_cache().has_threads:
             return
         ahead: list[NDArray[np.int64]] = []

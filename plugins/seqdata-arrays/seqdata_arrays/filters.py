@@ -86,7 +86,7 @@ def inflate(stored: Any, size: int) -> bytes:
 def unshuffle(content: Any, itemsize: int) -> Any:
     """Return bytes of elements, from the first bytes of all, then their second bytes, and so on.
 
-    Bytes at the end that are no whole element are not shuffled.
+    A part of an element at the end is not shuffled.
     """
     raw = np.frombuffer(content, np.uint8)
     count = len(raw) // itemsize

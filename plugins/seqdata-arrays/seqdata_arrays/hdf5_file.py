@@ -2,7 +2,7 @@
 
 A file whose fields all lie in one piece, uncompressed, is indexed by sequence and read in place.
 Any other is indexed by chunk: each sequence of the index is one stored chunk, and what the file
-holds is kept beside as JSON, in pieces. Reads: structure of files. Makes: an index.
+holds is kept in the index as JSON, in pieces. Reads: structure of files. Makes: an index.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _index_sequences(layout: Layout, begins: Mapping[str, int | None]) -> FileIn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StoredArray:
-    """Where the chunks of an array lie.
+    """The positions of the chunks of an array.
 
     Attributes:
         facts: What is kept as JSON.

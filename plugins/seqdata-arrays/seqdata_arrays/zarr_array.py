@@ -65,7 +65,7 @@ class ZarrCodecs:
 
 @dataclass(frozen=True)
 class ShardIndexes:
-    """Where the chunks of a shard lie in its file.
+    """The positions of the chunks of a shard in its file.
 
     Attributes:
         per_shard: Number of chunks of a shard along each dimension.

@@ -24,7 +24,7 @@ Runs = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a field has of one file.
+    """The part of a field that lies in one file.
 
     Attributes:
         slot: Which file of the recording.
@@ -104,7 +104,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the samples of a field are stored in a recording.
+    """The layout of the samples of a field in a recording.
 
     Attributes:
         parts: What it has of each file.

@@ -265,8 +265,8 @@ def _find_scale(columns: Mapping[str, Sequence[str]], i: int) -> tuple[float, fl
         return 1.0, 0.0, f"its header has {said}, which must be numbers"
     if stored_low >= stored_high or low == high:
         return 1.0, 0.0, (
-            f"its header maps {stored_low:g}..{stored_high:g} to {low:g}..{high:g}, which is no "
-            "scale"
+            f"its header maps {stored_low:g}..{stored_high:g} to {low:g}..{high:g}, which is not "
+            "a scale"
         )  # fmt: skip
     gain = (high - low) / (stored_high - stored_low)
     return gain, low - gain * stored_low, ""

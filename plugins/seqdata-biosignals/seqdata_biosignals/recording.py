@@ -1,4 +1,4 @@
-"""What the headers of a recording say, the same for every format: files, channels, facts, events.
+"""The header of a recording, alike for every format: files, channels, facts, events.
 
 Reads: nothing. Makes: the classes that the parsers of formats fill in, and that fields are made of.
 """
@@ -18,7 +18,7 @@ FACTS = ("patient", "recording", "start", "comments")
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How the samples of a file are stored.
+    """The layout of the samples of a file.
 
     Attributes:
         name: In messages.
