@@ -39,7 +39,7 @@ class ArrayOptions:
         lengths: Name of the array of lengths, integers (n,), where sequences lie one behind
             another in long arrays.
         offsets: Name of the array of offsets, integers (n+1,), in place of ``lengths``.
-        ids: Name of the array of ids (n,), strings or integers, given with ``lengths`` or ``offsets``.
+        ids: Name of the array of ids (n,), strings or integers, with ``lengths`` or ``offsets``.
         attributes: Names of the attributes of a recording that become fields; None: all numbers
             and short texts that every recording of the file has.
         axes: Field -> its axis; None as an axis: a value per sequence. Other fields run along
