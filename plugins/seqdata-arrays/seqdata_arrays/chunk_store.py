@@ -64,7 +64,7 @@ class ChunkSource(Protocol):
         ...
 
     def masks(self, numbers: NDArray[np.int64]) -> list[int]:
-        """Return the filters that chunks skip, by bits."""
+        """Return a filter mask per chunk; a set bit marks a filter that was not applied."""
         ...
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:

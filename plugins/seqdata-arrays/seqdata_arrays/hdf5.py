@@ -195,7 +195,7 @@ class _StoredChunks:
         return [None if missing else column[at] for at, missing in enumerate(is_missing)]
 
     def masks(self, numbers: NDArray[np.int64]) -> list[int]:
-        """Return the filters that chunks skip, by bits."""
+        """Return a filter mask per chunk; a set bit marks a filter that was not applied."""
         masks: list[int] = np.maximum(self.filter_masks[numbers], 0).tolist()
         return masks
 

@@ -123,7 +123,7 @@ class Layout:
 
     @cached_property
     def _scales(self) -> dict[str, tuple[NDArray[Any], NDArray[Any] | None]]:
-        """Gains and offsets by dtype, of one element where all are equal; None: they are 0."""
+        """Gains and offsets by dtype, of one element where all are equal; None if they are 0."""
         gains, offsets = (
             each[:1] if len(set(each)) == 1 else each for each in (self.gains, self.offsets)
         )

@@ -167,7 +167,7 @@ class Files:
         """Return the files that go with the only file, which is a header.
 
         Args:
-            annotator: The suffix of annotations of WFDB; None: they are not needed.
+            annotator: The suffix of annotations of WFDB; None if they are not needed.
 
         Raises:
             DataError: If it is not a header.

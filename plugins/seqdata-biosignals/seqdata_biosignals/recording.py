@@ -130,7 +130,7 @@ class Recording:
         facts: Of ``FACTS``.
         events: The file of its events, if it has one of its own; "" if it has none.
         start: Seconds of its first sample after the start that the header says.
-        part: Number of this piece of a recording with gaps; None: it has none.
+        part: Number of this piece of a recording with gaps; None if it has none.
     """
 
     name: str
