@@ -16,6 +16,8 @@ CHECKS = (
     "import sys, wave; f = wave.open('a.wav', 'wb'); f.setparams((1, 2, 8000, 0, 'NONE', '')); "
     "f.writeframes(bytes(200)); f.close(); from seqdata import open_store; "
     "store = open_store('a.wav'); print('audio', store.lengths, 'soundfile' in sys.modules)",
+    "open('r.hea', 'w').write('r 1 250 4\\nr.dat 16\\n'); open('r.dat', 'wb').write(bytes(8)); "
+    "import seqdata; print('biosignals', seqdata.open_store('r.hea').lengths)",
 )
 
 

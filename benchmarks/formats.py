@@ -1,11 +1,14 @@
-"""Formats of the packages tokens and audio: opening, indexing, and batches next to the Arrow store.
+"""Formats of the packages: opening, indexing, and batches next to peers.
 
-    python benchmarks/formats.py [--quick] [--rounds N]
+    python benchmarks/formats.py [--quick] [--rounds N] [--only arrays]
 
 The same documents (uint16 tokens, median 1,000) as an Arrow store and as ``.bin`` and ``.idx`` of
 Megatron: lanes of 64 x 512 and packed rows of 4,096 from each, in processes of their own, in turns.
 Then how long ``open_store`` takes for 10^9 tokens of both kinds of token files (files with holes:
-no token is read), and for a folder of 10^5 wav files that has no index yet.
+no token is read), and for a folder of 10^5 wav files that has no index yet. Then batches of 64
+windows of 2 s of 128 channels at 256 Hz from EDF files, beside mne (windows read one by one), where
+it is installed. First windows of HDF5: mapped next to the Arrow store, and gzip chunks next to a
+DataLoader that keeps its handles.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hdf5_windows
 import numpy as np
 from common import Cost, machine, running, spread
 from rich.console import Console
@@ -39,6 +43,7 @@ POLICIES = {
 }
 OPEN_MOST, INDEX_MOST = 0.050, 20.0  # seconds
 WAV_SAMPLES, WAVS_IN_FOLDER = 400, 1000
+EEG_CHANNELS, EEG_RATE, WINDOW_MOST = 128, 256, 100.0  # microseconds a window
 
 
 def write_megatron(path: Path, lengths: np.ndarray, values: np.ndarray | None) -> None:
@@ -98,6 +103,70 @@ def write_wavs(folder: Path, count: int) -> None:
             file.writeframes(samples)
 
 
+def write_edf(path: Path, seconds_: int, seed: int) -> None:
+    """Write an EDF file of 128 channels at 256 Hz, in records of a second."""
+    rows = (("EEG {at}", 16), ("", 80), ("uV", 8), ("-400", 8), ("400", 8), ("-32768", 8),
+            ("32767", 8), ("", 80), (str(EEG_RATE), 8), ("", 32))  # fmt: skip
+    fields = [text.format(at=at).ljust(width)[:width] for text, width in rows
+              for at in range(EEG_CHANNELS)]  # fmt: skip
+    size = 256 * (EEG_CHANNELS + 1)
+    head = [("0", 8), ("X", 80), ("X", 80), ("01.01.20", 8), ("00.00.00", 8), (str(size), 8),
+            ("", 44), (str(seconds_), 8), ("1", 8), (str(EEG_CHANNELS), 4)]  # fmt: skip
+    text = "".join(value.ljust(width) for value, width in head) + "".join(fields)
+    random = np.random.default_rng(seed)
+    samples = random.integers(-30_000, 30_000, seconds_ * EEG_CHANNELS * EEG_RATE)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode() + samples.astype("<i2").tobytes())
+
+
+def measure_windows(folder: Path, seconds_: int, rounds: int) -> dict[str, list[float]]:
+    """Return microseconds a window of ours and of mne, in turns, after a round that maps files."""
+    from seqdata_biosignals import Biosignals
+
+    for number in range(4):
+        write_edf(folder / f"{number}.edf", seconds_, number)
+    store = open_store(folder, backend=Biosignals())
+    length = 2 * EEG_RATE
+    random = np.random.default_rng(0)
+    raws = open_with_mne(sorted(folder.glob("*.edf")))
+    times: dict[str, list[float]] = {"seqdata": [], "mne": []} if raws else {"seqdata": []}
+    for number in range(rounds + 1):
+        spans = np.zeros((64, 3), np.int64)
+        spans[:, 0] = random.integers(0, 4, 64)
+        spans[:, 1] = random.integers(0, (seconds_ - 2) * EEG_RATE, 64)
+        spans[:, 2] = spans[:, 1] + length
+        taken = {"seqdata": seconds(lambda spans=spans: read_windows(store, spans))}
+        if raws:
+            taken["mne"] = seconds(lambda spans=spans: read_by_mne(raws, spans))
+        for name, each in taken.items() if number else ():
+            times[name].append(each / 64 * 1e6)
+    return times
+
+
+def read_windows(store: Any, spans: np.ndarray) -> np.ndarray:
+    """Return the windows of spans, float32 (n, T, channels)."""
+    column = store.read(spans, ["signal"])["signal"]
+    length = int(spans[0, 2] - spans[0, 1])
+    out = np.empty((len(spans) * length, *column.shape), np.float32)
+    column.fill(out, np.arange(len(spans) + 1) * length, None)
+    return out.reshape(len(spans), length, -1)
+
+
+def open_with_mne(paths: list[Path]) -> list[Any]:
+    """Return mne's recordings; none where it is not installed."""
+    try:
+        import mne
+    except ImportError:
+        return []
+    return [mne.io.read_raw_edf(path, verbose="ERROR") for path in paths]
+
+
+def read_by_mne(raws: list[Any], spans: np.ndarray) -> np.ndarray:
+    """Return the windows of spans as a loop over mne's recordings reads them."""
+    found = [raws[number][:, start:stop][0].T for number, start, stop in spans.tolist()]
+    return np.stack(found).astype(np.float32)
+
+
 def seconds(action: Callable[[], Any]) -> float:
     """Return how long an action takes."""
     begin = time.perf_counter()
@@ -105,14 +174,32 @@ def seconds(action: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
+def show_windows(console: Console, times: dict[str, list[float]]) -> None:
+    """Print what a window takes, and the ratio to mne's."""
+    ours = statistics.median(times["seqdata"])
+    met = "met" if ours <= WINDOW_MOST else "MISSED"
+    text = f"EDF, windows of 2 s of {EEG_CHANNELS} channels: {spread(times['seqdata'])} us "
+    console.print(f"{text}(best {min(times['seqdata']):.0f}; aim {WINDOW_MOST:.0f}: {met})")
+    if "mne" in times:
+        ratio = statistics.median(times["mne"]) / ours
+        console.print(f"as a loop over mne reads them: {spread(times['mne'])} us, {ratio:.1f}x")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="an eighth of the tokens and files")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
+    parser.add_argument("--only", choices=("arrays",), help="windows of HDF5 alone")
     options = parser.parse_args()
     console = Console(width=120, soft_wrap=True)
     console.print(machine())
     share = 8 if options.quick else 1
+    with tempfile.TemporaryDirectory() as folder:
+        steps, draws = hdf5_windows.STEPS // share, 64 // share
+        found = hdf5_windows.measure(Path(folder), steps, options.rounds, draws)
+        hdf5_windows.report(console, found)
+    if options.only:
+        return
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         times = measure_batches(root, (1 << 26) // share, options.rounds)
@@ -147,6 +234,7 @@ def main() -> None:
         )
         again = seconds(lambda: open_store(root / "wavs"))
         console.print(f"opened again in {again * 1e3:.0f} ms")
+        show_windows(console, measure_windows(root / "eeg", 120, 10 * options.rounds))
     console.print(machine())
 
 

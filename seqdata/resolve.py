@@ -66,7 +66,7 @@ def resolve_store(
         lengths: Timesteps of each item of a Dataset, or a function that returns them.
         names: Names of the elements of items, if these are tuples of the same length.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
-        order: The column by which the rows of a group are sorted; None: they are in order.
+        order: The column by which the rows of a group are sorted; None if they are in order.
         axes: For data in memory: field -> axis.
         host: The plugin host that finds a backend.
 
@@ -283,7 +283,7 @@ def group_rows(
     Args:
         data: A table, in memory or in files.
         group: The column whose equal values make a sequence.
-        order: The column by which the rows of a group are sorted; None: they are in order.
+        order: The column by which the rows of a group are sorted; None if they are in order.
         axes: Field -> axis; None: one value per sequence.
         host: The plugin host that finds readers.
 

@@ -80,7 +80,7 @@ class ResumeState:
         shift: Number of timesteps between inputs and targets.
         world_size: Number of data-parallel ranks of the run that saved it.
         transform: Name of the transform and a digest of its code; None: not in the state.
-        weights: Digest of the weights that the run has set; None: it has set none.
+        weights: Digest of the weights that the run has set; None if it has set none.
         parts: Digests and positions of the parts of a mixture, as a string; None without one.
         balance_ranks: Number of ranks that the steps of the epoch are balanced for, those with
             which it began or the batches of an update; None in states of plan version 1.

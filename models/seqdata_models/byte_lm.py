@@ -83,12 +83,12 @@ class ByteLM(L.LightningModule):
         return nll * batch.loss_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Add up ``val_bits_per_byte``."""
+        """Update ``val_bits_per_byte``."""
         self.val_bits.update(self.nll(batch).double().sum() / math.log(2), batch.num_tokens)
         self.log("val_bits_per_byte", self.val_bits, batch_size=batch.num_tokens, prog_bar=True)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Add up ``test_bits_per_byte``."""
+        """Update ``test_bits_per_byte``."""
         self.test_bits.update(self.nll(batch).double().sum() / math.log(2), batch.num_tokens)
         self.log("test_bits_per_byte", self.test_bits, batch_size=batch.num_tokens)
 

@@ -86,11 +86,11 @@ class Forecaster(L.LightningModule):
         return loss * batch.sequence_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Add up ``val_mse``."""
+        """Update ``val_mse``."""
         self._evaluate(batch, "val_mse", self.val_mse)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Add up ``test_mse``."""
+        """Update ``test_mse``."""
         self._evaluate(batch, "test_mse", self.test_mse)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:

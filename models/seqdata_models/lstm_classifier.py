@@ -110,11 +110,11 @@ class LSTMClassifier(L.LightningModule):
         return loss * batch.sequence_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Add up ``val_loss`` and ``val_accuracy``."""
+        """Update ``val_loss`` and ``val_accuracy``."""
         self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Add up ``test_loss`` and ``test_accuracy``."""
+        """Update ``test_loss`` and ``test_accuracy``."""
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:

@@ -112,11 +112,11 @@ class Seq2SeqLSTM(L.LightningModule):
         return loss * batch.sequence_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Add up ``val_loss``, ``val_accuracy`` (tokens) and ``val_exact`` (whole sequences)."""
+        """Update ``val_loss``, ``val_accuracy`` (tokens) and ``val_exact`` (whole sequences)."""
         self._evaluate(batch, "val", self.val_loss, self.val_accuracy, self.val_exact)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Add up ``test_loss``, ``test_accuracy`` (tokens) and ``test_exact`` (whole sequences)."""
+        """Update ``test_loss``, ``test_accuracy`` (tokens) and ``test_exact`` (whole sequences)."""
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy, self.test_exact)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:

@@ -101,11 +101,11 @@ class StatefulLM(L.LightningModule):
         return nll * batch.loss_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Add up ``val_loss`` (nats per token), ``val_perplexity`` and ``val_bits_per_token``."""
+        """Update ``val_loss`` (nats per token), ``val_perplexity`` and ``val_bits_per_token``."""
         self._evaluate(batch, "val", self.val_loss, self.val_perplexity, self.val_bits)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Add up ``test_loss``, ``test_perplexity`` and ``test_bits_per_token``."""
+        """Update ``test_loss``, ``test_perplexity`` and ``test_bits_per_token``."""
         self._evaluate(batch, "test", self.test_loss, self.test_perplexity, self.test_bits)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:

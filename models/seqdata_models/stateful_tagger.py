@@ -85,11 +85,11 @@ class StatefulTagger(L.LightningModule):
         return nll * batch.loss_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Add up ``val_loss`` and ``val_accuracy``, both per timestep."""
+        """Update ``val_loss`` and ``val_accuracy``, both per timestep."""
         self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Add up ``test_loss`` and ``test_accuracy``, both per timestep."""
+        """Update ``test_loss`` and ``test_accuracy``, both per timestep."""
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:

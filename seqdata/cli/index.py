@@ -1,4 +1,4 @@
-"""``seqdata index``: indexes of tar shards, made before a training needs them."""
+"""``seqdata index``: build the indexes of tar shards and similar files before training."""
 
 from __future__ import annotations
 

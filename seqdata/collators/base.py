@@ -76,7 +76,7 @@ class SupportsPaddedOffsets(Protocol):
         Args:
             columns: Columns with a piece per span.
             batch: The batch with its metadata.
-            planned: Offsets of the pieces of columns of this width; None: they are computed.
+            planned: Offsets of the pieces of columns of this width; None if not computed yet.
         """
         ...
 

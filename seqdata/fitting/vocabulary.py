@@ -107,7 +107,7 @@ class TokensAccumulator:
         return False
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the tokens that have ids, in the order of the ids."""
+        """Return the vocabulary as plain data, with ``tokens`` in the order of their ids."""
         least = self._estimator.min_count
         frequent = [token for token, count in self._counts.items() if count >= least]
         frequent.sort(key=lambda token: (-self._counts[token], token))

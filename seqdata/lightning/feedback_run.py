@@ -1,9 +1,9 @@
-"""Feedback in a fit: scores by id become the weights of the next segment, on any ranks.
+"""Feedback in a fit: scores by id become weights of the next segment, on any number of ranks.
 
 Each rank collects the scores of its own batches. When a segment begins they are gathered once over
 all ranks and added as integers, so that the sums do not depend on ranks or order; a pure function
-makes weights of them. A checkpoint in the middle of a segment has the sums so far. Reads: outputs
-of training steps. Makes: weights of segments.
+turns them into weights. A checkpoint in the middle of a segment contains the sums so far. Reads:
+outputs of training steps. Makes: weights of segments.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class SequenceScores:
         return {name: torch.from_numpy(array.copy()) for name, array in sums._asdict().items()}
 
     def load_pending(self, state: Mapping[str, Any] | None) -> SequenceSums | None:
-        """Return saved sums."""
+        """Return the sums that ``pending_state`` saved; None if there were none."""
         if state is None:
             return None
         return SequenceSums(*(state[name].numpy() for name in SequenceSums._fields))
@@ -161,7 +161,7 @@ class PartScores:
         return None if sums is None else {part: list(pair) for part, pair in sums.items()}
 
     def load_pending(self, state: Mapping[str, Any] | None) -> PartSums | None:
-        """Return saved sums."""
+        """Return the sums that ``pending_state`` saved; None if there were none."""
         if state is None:
             return None
         return {part: (int(total), int(count)) for part, (total, count) in state.items()}

@@ -36,7 +36,7 @@ class RepairedBatch:
         columns: The columns of all rows.
         axes: Axis of each field.
         errors: Index of a span -> its error.
-        replacement_row: Index of the row that replaces failed rows; None: they are masked.
+        replacement_row: Index of the row that replaces failed rows; None if they are masked.
     """
 
     step: Step

@@ -47,8 +47,8 @@ class FieldReader:
         axes: Axis of each field.
         transform: The transform of the columns; None: no transform.
         length_map: Length law of the transform; None: it declares none.
-        measured_view: The view with the measured lengths of the results; None: they were not
-            measured.
+        measured_view: The view with the measured lengths of the results, or None if they were
+            not measured.
     """
 
     store: Store
@@ -265,7 +265,7 @@ class Fetcher:
         transform_applier: Applier of the transform; None if there is none.
         collate: Function that collates the columns of a number of rows in a worker; None: the
             training process does.
-        value_options: Conversion and checks of values; None: they are delivered as stored.
+        value_options: Conversion and checks of values; None if they are delivered as stored.
     """
 
     reader: FieldReader

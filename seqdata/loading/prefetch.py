@@ -140,7 +140,7 @@ class Prefetcher(Generic[Item]):
             raise error
 
     def _start_thread(self, numbers: Iterator[int]) -> Callable[[], bool] | None:
-        """Start the thread, and return whether it is alive as a function; None at the end."""
+        """Start the thread; return its ``is_alive``, or None if no item is left."""
         if not length_hint(numbers):
             return None
         self._thread = thread = threading.Thread(

@@ -142,7 +142,7 @@ class BasePolicy(ABC):
         return None
 
     def for_updates(self, batches_per_update: int) -> Policy | None:
-        """Return the policy that keeps the batches of an update together; None: it cannot.
+        """Return the policy that keeps the batches of an update together; None if it cannot.
 
         Args:
             batches_per_update: Number of batches of an optimizer update, over all ranks; the

@@ -312,7 +312,7 @@ class TBPTT(BasePolicy):
         return WholeSequences(empty=self.empty)
 
     def _select_items(self, index: SequenceIndex) -> tuple[Items, int]:
-        """Return the planned sequences, and the number of timesteps at the end for targets only."""
+        """Return the planned sequences, and the number of last timesteps that are targets only."""
         lookahead = 0
         if self.continuous:
             index, lookahead = index.unshifted(self.axis)

@@ -73,7 +73,7 @@ def iter_groups(
         group: The column; its values become ids, in order of appearance. Another column called
             ``id`` is left out with a warning.
         per_sequence: Columns of numbers that must not change within a group, with one value each.
-        order: The column by which the rows of each group are sorted; None: they are in order.
+        order: The column by which the rows of each group are sorted; None if they are in order.
 
     Raises:
         ConfigError: If a column does not exist, or no other column holds numbers.

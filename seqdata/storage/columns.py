@@ -40,8 +40,8 @@ class BufferSource:
         extents: Per shard, begins and ends of each sequence's values; None: one timestep each.
         extent_bytes: Bytes that extents count in: the size of a timestep, or 1.
         width: Bytes of a timestep, or 1.
-        file_offsets: Per shard, the offset of the values in the file, in bytes; None: they are not
-            in a file.
+        file_offsets: Per shard, the offset of the values in the file, in bytes; None if they are
+            not in a file.
         engine: The kernel that copies.
         handle: The kernel's handle of the buffers.
         dtype: Type of one element; uint8 for strings and bytes.
@@ -83,8 +83,8 @@ class BufferSource:
             layout: The shards and lengths of its sequences.
             values: Per shard, (timesteps, *shape), or bytes, uint8.
             offsets: Per shard, int64 (sequences+1,): sequence -> timesteps; None: one value each.
-            file_offsets: Per shard, the offset of the values in the file, in bytes; None: they are
-                not in a file.
+            file_offsets: Per shard, the offset of the values in the file, in bytes; None if they
+                are not in a file.
             checksums: The checksums to verify by; None: no verification.
         """
         extents = None if offsets is None else extents_of(offsets)
@@ -468,7 +468,7 @@ class IndexedValues:
 
     Attributes:
         values: The numbers, from the indexes.
-        stored: The source of their bytes, with checksums; None: they are not compared.
+        stored: The source of their bytes, with checksums; None if they are not compared.
         is_one_block: Whether each value has bytes, in one checksum block.
     """
 

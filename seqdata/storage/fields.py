@@ -57,7 +57,7 @@ class ValueKind(Protocol):
 
     @property
     def empty(self) -> Any:
-        """A value without content; None: an array without timesteps."""
+        """The empty value of this kind; None for arrays, whose empty value has no timesteps."""
         ...
 
     @property

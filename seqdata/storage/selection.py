@@ -236,8 +236,8 @@ def digest_selection(
 
     Args:
         base: The fingerprint of the base.
-        numbers: int64 (sequences,), the base's numbers; None: they are not selected.
-        names: The fields; None: they are not selected.
+        numbers: int64 (sequences,), the base's numbers; None if they are not selected.
+        names: The fields; None if they are not selected.
         measured_transform: A transform that is carried.
     """
     digest = hashlib.sha256(base.encode())

@@ -126,7 +126,7 @@ class RemoteShards(Protocol):
         ...
 
     def file(self, number: int) -> tuple[RemoteFiles, str] | None:
-        """Return the folder of a shard and its name there; None: it is local."""
+        """Return the folder and the name of a remote shard; None if the shard is local."""
         ...
 
     def locate_shard(self, number: int) -> DataLocation:

@@ -345,7 +345,7 @@ def as_sequence_store(store: Store) -> SequenceStore:
 
 
 def get_measured_transform(store: Store) -> MeasuredTransform | None:
-    """Return the transform that a store carries; None: it carries none."""
+    """Return the transform that a store carries; None if it carries none."""
     return store.measured_transform if isinstance(store, View) else None
 
 

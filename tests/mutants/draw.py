@@ -50,9 +50,12 @@ ROOMS = {
     "readers": ("seqdata/readers", "tests/readers tests/cli tests/storage/foreign"),
     "recurrent": ("seqdata/recurrent models/seqdata_models", "tests/recurrent models/tests"),
     "plugins": (
-        "plugins/seqdata-audio/seqdata_audio plugins/seqdata-tokens/seqdata_tokens "
+        "plugins/seqdata-arrays/seqdata_arrays plugins/seqdata-audio/seqdata_audio "
+        "plugins/seqdata-biosignals/seqdata_biosignals plugins/seqdata-tokens/seqdata_tokens "
         "plugins/seqdata-webdataset/seqdata_webdataset",
-        "plugins/seqdata-audio/tests plugins/seqdata-tokens/tests plugins/seqdata-webdataset/tests",
+        "plugins/seqdata-arrays/tests plugins/seqdata-audio/tests "
+        "plugins/seqdata-biosignals/tests plugins/seqdata-tokens/tests "
+        "plugins/seqdata-webdataset/tests",
     ),
 }
 MOST_FIRST = 40  # tests that come first

@@ -176,13 +176,13 @@ def run(*arguments):
 
 assert "seqdata-hdf5" in run("plugins")
 assert "seqdata_hdf5" not in sys.modules and "h5py" not in sys.modules
-store = open_store("a.h5")
+store = open_store("a.hdf")
 assert "Hdf5Store" in repr(store) and store.lengths.tolist() == [3, 5, 4], store
-assert json.loads(run("stats", "a.h5", "--json"))["sequences"] == 3
-assert json.loads(run("plan", "a.h5", "--max-tokens", "8", "--json"))["timesteps"] == 12
-assert "all could be read" in run("verify", "a.h5")
-assert json.loads(run("doctor", "a.h5", "--json"))["bad"] == 0
-assert "fields: x float32 [T, 2], y int64, id str" in run("write", "a.h5", "store/")
+assert json.loads(run("stats", "a.hdf", "--json"))["sequences"] == 3
+assert json.loads(run("plan", "a.hdf", "--max-tokens", "8", "--json"))["timesteps"] == 12
+assert "all could be read" in run("verify", "a.hdf")
+assert json.loads(run("doctor", "a.hdf", "--json"))["bad"] == 0
+assert "fields: x float32 [T, 2], y int64, id str" in run("write", "a.hdf", "store/")
 assert open_store("store/").read([[1, 0, 5]], ["y"])["y"][0].tolist() == [1]
 """
 FIT = """
@@ -207,7 +207,7 @@ class Model(L.LightningModule):
 
 
 if __name__ == "__main__":
-    data = SequenceDataModule(train="a.h5", batching=Bucketed(2), num_workers=1)
+    data = SequenceDataModule(train="a.hdf", batching=Bucketed(2), num_workers=1)
     L.Trainer(max_epochs=1, accelerator="cpu", default_root_dir="run").fit(Model(), data)
     assert sorted(seen) == [("utt-0", 0, 3), ("utt-1", 1, 5), ("utt-2", 2, 4)], seen
 """
@@ -218,7 +218,7 @@ def test_an_hdf5_file_is_opened_by_its_path_with_the_wheel_of_its_backend(tmp_pa
     h5py = pytest.importorskip("h5py")
     made = Environment(tmp_path)
     made.install(HDF5)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
+    with h5py.File(tmp_path / "a.hdf", "w") as file:
         for number, length in enumerate((3, 5, 4)):
             sequence = file.create_dataset(f"utt-{number}", data=np.ones((length, 2), np.float32))
             sequence.attrs["y"] = number
@@ -229,5 +229,5 @@ def test_an_hdf5_file_is_opened_by_its_path_with_the_wheel_of_its_backend(tmp_pa
     done = made.run("-m", "seqdata", "replay", run_file, "--epoch", 0, "--batch", 0, "--json")
     assert len(json.loads(done.stdout)["sequences"]) in (1, 2)
     again = made.run("-m", "seqdata", "replay", run_file, "--epoch", 0, "--batch", 0, "--json",
-                     "--backend", "hdf5")  # fmt: skip
+                     "--backend", "hdf5-datasets")  # fmt: skip
     assert again.stdout == done.stdout

@@ -211,7 +211,7 @@ class Stack:
 
         Args:
             batch: The whole one.
-            lanes: Keeper of the states; None: they are zeros.
+            lanes: Keeper of the states; None if they are zeros.
             rows: [first, stop).
         """
         if lanes is None or batch.lanes is None:

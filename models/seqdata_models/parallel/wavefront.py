@@ -32,15 +32,17 @@ class Wavefront(Engine):
     Args:
         module: Module that names its parts (``SupportsStages``).
         mesh: Mesh of processes; ``mesh.size`` stages.
-        lane_groups: Groups of rows of each chunk that follow each other.
+        lane_groups: Number of groups of rows of a chunk, which pass through the pipeline one after
+            another.
         seed: Seed of dropout masks.
         split_backward: Whether a stage sends the gradient of its inputs before it computes those
-            of its weights, where it would stand idle: N S / (N + (S - 1) / 3) at best. The cells
-            are ours then, slower than torch's.
+            of its weights, in time that would be idle. The speedup is then at most
+            N S / (N + (S - 1) / 3), with N items and S stages. It uses this package's recurrent
+            cells, which are slower than torch's.
 
     Attributes:
         stages: The steps of each stage.
-        placement: Placement of each stage, the position of the process that runs it.
+        placement: Index of the process that runs each stage.
 
     Examples:
         wave = Wavefront(model, Mesh(2))

@@ -150,7 +150,7 @@ class PartContents:
 
 
 def _iter_pieces(store: Store, numbers: NDArray[np.int64]) -> Iterator[StorePieces]:
-    """Yield the pieces of the stores that a store selects from, joins or cuts."""
+    """Yield, per underlying store, the pieces that hold the sequences ``numbers`` of a store."""
     rows = np.arange(len(numbers), dtype=np.int64)
     if isinstance(store, View):
         yield from _iter_pieces(store.base, store.base_numbers(numbers))

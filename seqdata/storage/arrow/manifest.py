@@ -64,7 +64,7 @@ class ArrowShard:
         sha256: Digest of the whole file, checked by ``seqdata verify``.
         timesteps: Axis -> timesteps of all its sequences.
         buffers: Field -> (position, bytes) of its values, then of its offsets if it has any.
-        checksums: The file and ranges of its checksums; None: it has none.
+        checksums: The file and ranges of its checksums; None if it has none.
     """
 
     file: str
@@ -90,7 +90,7 @@ class Manifest:
         shards: Shards, in the order of their sequences.
         checksums: Algorithm and block size of checksums; None: no shard has checksums.
         statistics: Statistics of blocks of sequences; None: none were computed.
-        shuffle: The seed of the random order of its sequences; None: they are in the order given.
+        shuffle: The seed of the random order of its sequences; None if they are in the given order.
     """
 
     fields: Mapping[str, Field]

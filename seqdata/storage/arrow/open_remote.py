@@ -246,7 +246,7 @@ class ArrowShards:
         return found
 
     def _load_checksums(self, number: int) -> Any | None:
-        """Return the bytes of a shard's checksums; None: they are not compared."""
+        """Return the bytes of a shard's checksums; None if they are not compared."""
         file = self._manifest.shards[number].checksums
         if file is None or not self._is_verified:
             return None

@@ -178,7 +178,7 @@ def _iter_numbers(numbers: NDArray[np.int64]) -> Iterator[int]:
 
 
 def find_random_access(sequences: Any, axes: Axes | None) -> NumberedRows | None:
-    """Return sequences by index; None: they have no random access, or there are none.
+    """Return sequences by index; None if they have no random access, or there are none.
 
     Args:
         sequences: A list or tuple of sequences; an array; a pandas, Polars or Arrow table, or a
@@ -407,7 +407,7 @@ def _write_first_pass(writer: ShardedWriter, sequences: Any, axes: Axes | None) 
 
 
 def _open_finished(root: Path) -> ShardStore | None:
-    """Return the store of a finished first pass; None: it is not finished, or files are missing."""
+    """Return the store of a first pass; None if it is not finished, or files are missing."""
     if not (root / MANIFEST).exists():
         return None
     try:

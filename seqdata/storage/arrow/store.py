@@ -63,7 +63,7 @@ class MappedFiles:
     Attributes:
         shards: Per shard, its bytes.
         lengths_of: Axis -> timesteps of each sequence, integers (sequences,).
-        checksums: Per shard, the bytes of its checksums; None: they are not compared.
+        checksums: Per shard, the bytes of its checksums; None if they are not compared.
     """
 
     shards: Sequence[Any]

@@ -79,9 +79,9 @@ def audit_files(
 
 
 def _find_gone(chosen: Sequence[tuple[int, Shard]]) -> dict[int, Shard]:
-    """Return the files that are not there after the first ones, if very many are not.
+    """Return the missing local files after the first ``_MAX_MISSING``, by index.
 
-    Each folder is listed once; the first ones are reported as any other file.
+    The first ones are reported one by one, these together. Each folder is listed once.
     """
     if len(chosen) <= _MAX_MISSING:
         return {}

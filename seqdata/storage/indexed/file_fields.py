@@ -99,7 +99,7 @@ class FileFields:
         return self.files.sizes
 
     def file(self, number: int) -> tuple[RemoteFiles, str] | None:
-        """Return the folder of a file behind a URL, and its name there; None: it is local."""
+        """Return the folder and the name of a remote file; None if the file is local."""
         return self.files.file(number)
 
     def locate_shard(self, number: int) -> DataLocation:

@@ -86,7 +86,7 @@ def file_facts(content: NDArray[np.uint8] | None, using: str = "crc32") -> tuple
     """Return the facts that identify a sibling: its size, digest of both ends, and checksum.
 
     Args:
-        content: The sibling; None: it is not there.
+        content: The sibling; None if it does not exist.
         using: Algorithm of the checksum; by default one that every process can compute.
 
     Returns:

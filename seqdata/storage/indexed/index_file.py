@@ -205,7 +205,7 @@ def load_index_file(
     Args:
         content: Its content.
         location: Its location, for errors.
-        file_format: The format that checks its fields; None: they are not checked.
+        file_format: The format that checks its fields; None if they are not checked.
 
     Raises:
         CorruptShardError: If it is damaged or invalid.

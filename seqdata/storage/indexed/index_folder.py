@@ -70,7 +70,7 @@ class LocalFiles:
         return str(self.folder)
 
     def read(self, name: str, location: DataLocation) -> bytes | None:
-        """Return the bytes of a file; None: it is not there."""
+        """Return the bytes of a file; None if it does not exist."""
         path = self.folder / name
         return read_small_file(path, location) if path.is_file() else None
 
@@ -120,7 +120,7 @@ class RemoteFolder:
         return make_remote_files(self.url, self.remote).location
 
     def read(self, name: str, location: DataLocation) -> bytes | None:
-        """Return the bytes of a file; None: it is not there."""
+        """Return the bytes of a file; None if it does not exist."""
         files = make_remote_files(self.url, self.remote)
 
         def read_whole() -> bytes:

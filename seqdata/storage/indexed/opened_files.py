@@ -105,14 +105,14 @@ class OpenedFiles:
         return self.place(shard, members, name, number - self.starts[shard])
 
     def find_id(self, number: int) -> str | None:
-        """Return the id of a sequence for an error; None: it cannot be read."""
+        """Return the id of a sequence for an error; None if it cannot be read."""
         try:
             return str(self.ids.take([number])[0]) if self.ids.is_readable(number) else None
         except DataError:  # an error is being raised already; the id is optional
             return None
 
     def file(self, number: int) -> tuple[RemoteFiles, str] | None:
-        """Return the folder of a file behind a URL, and its name there; None: it is local."""
+        """Return the folder and the name of a remote file; None if the file is local."""
         shard = self.shards[number]
         return (self._folders[shard.url], shard.name) if isinstance(shard, RemoteShard) else None
 

@@ -222,7 +222,12 @@ class RemoteShard:
         return 0
 
     def check_exists(self, location: DataLocation) -> None:
-        """Raise if it is not there; see ``LocalShard``."""
+        """Raise if the file does not exist.
+
+        Raises:
+            MissingShardError: If it does not exist.
+            RemoteReadError: If the request fails.
+        """
         make_remote_files(self.url, self.remote).stat(self.name, location)
 
     def list_side_files(self, name: str) -> list[Path]:

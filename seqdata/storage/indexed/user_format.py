@@ -230,7 +230,7 @@ class UserFormat:
         )  # fmt: skip
 
     def _decode(self, heads: Sequence[Mapping[str, Any]], field: Field) -> Decode:
-        """Return the decoder of a field, by the index of each file."""
+        """Return a function that decodes values as the index of their file prescribes."""
 
         def decode(
             raw: NDArray[np.uint8], shard: int, at: int, place: DataLocation

@@ -26,7 +26,7 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
 
     Args:
         verify: Requested mode; None: first_read if possible.
-        spec: Algorithm and block size of the store's checksums; None: it has none.
+        spec: Algorithm and block size of the store's checksums; None if it has none.
         dataset: The store, for messages.
 
     Raises:

@@ -61,7 +61,7 @@ class DownloadSpec:
         name: Name of the file.
         size: Its expected size in bytes.
         sha256: Its expected digest; None if it is not known.
-        stat: Its size and tag; None: they are requested.
+        stat: Its size and tag; None if they are to be requested.
         location: The file, for errors.
         error: The class of error if it differs; None: ``CorruptShardError``.
     """

@@ -62,7 +62,7 @@ class ProgressBar:
 
         Args:
             sequences: Number of finished sequences.
-            size: Size of them in bytes; None: it is not shown.
+            size: Size of them in bytes; None if it is not shown.
             done: The finished part of the total; None: ``sequences``.
         """
         done = sequences if done is None else done
@@ -83,7 +83,7 @@ def format_progress(
 
     Args:
         sequences: Number of finished sequences.
-        size: Size of them in bytes; None: it is not shown.
+        size: Size of them in bytes; None if it is not shown.
         rate: Sequences per second.
         seconds_left: None if they are not known.
 

@@ -74,7 +74,7 @@ def reopen_replaced(target: FaultTarget, verify: str, workers: int | None) -> li
     Args:
         target: The kind of data set.
         verify: When checksums are looked at.
-        workers: Processes of a loader that plays the opened store; None: it is unpickled.
+        workers: Processes of a loader that plays the opened store; None if it is unpickled.
     """
     sequences = target.dataset()
     root = Path("data").resolve()

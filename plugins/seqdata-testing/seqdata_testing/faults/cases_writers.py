@@ -86,12 +86,14 @@ _ENOUGH = 64 << 20
 
 
 def stop_writer(target: FaultTarget, number: int, instants: int) -> list[Outcome]:
-    """Stop a writer by a signal between two calls; after each, read, write again, and compare.
+    """Stop a writer with a signal between two calls, at random points.
+
+    After each stop the data set is read, written again and compared.
 
     Args:
         target: Data set to write.
-        number: The signal.
-        instants: Number of instants.
+        number: Number of the signal.
+        instants: Number of points at which to stop.
     """
     sequences = target.dataset()
     calls = [0]

@@ -1,0 +1,18 @@
+"""Arrays in HDF5, NetCDF-4 and Zarr as sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seqdata.backends import hookimpl
+from seqdata_arrays.hdf5 import HDF5
+from seqdata_arrays.zarr_store import Zarr
+
+__all__ = ["HDF5", "Zarr", "seqdata_register_backends"]
+
+
+@hookimpl
+def seqdata_register_backends() -> Mapping[str, Any]:
+    """Register the backends ``hdf5`` and ``zarr``."""
+    return {"hdf5": HDF5(), "zarr": Zarr()}

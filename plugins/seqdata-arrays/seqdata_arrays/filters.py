@@ -1,0 +1,152 @@
+"""The filters of HDF5, undone without HDF5 where they are gzip and shuffle, in any thread.
+
+Others are undone by HDF5 itself: on a file in memory that holds the one chunk, so that no handle of
+HDF5 outlives a call or crosses a fork. Reads: stored bytes of a chunk. Makes: its numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+GZIP, SHUFFLE = 1, 2
+_FAST = {GZIP, SHUFFLE}
+
+
+def _find_zlib() -> Any:
+    """Return the fastest module that inflates."""
+    try:
+        return importlib.import_module("isal.isal_zlib")
+    except ImportError:  # not for this processor
+        return zlib
+
+
+fast_zlib = _find_zlib()
+
+
+@dataclass(frozen=True)
+class FilterPipeline:
+    """The filters of an array: a ``Codec``.
+
+    Attributes:
+        filters: (code, flags, parameters) of each, in the order of writing.
+        dtype: Dtype as stored.
+        chunks: Shape of a chunk.
+    """
+
+    filters: tuple[tuple[int, int, tuple[int, ...]], ...]
+    dtype: str
+    chunks: tuple[int, ...]
+
+    def __call__(self, stored: NDArray[np.uint8], mask: int, size: int) -> Any:
+        """Return the decoded bytes of a chunk.
+
+        Raises:
+            ValueError: If they are damaged, or a filter is not installed.
+        """
+        active = [each for at, each in enumerate(self.filters) if not mask >> at & 1]
+        if any(code not in _FAST for code, _, _ in active):
+            return decode_by_hdf5(self, stored, mask)
+        content: Any = stored
+        for code, _, parameters in reversed(active):
+            if code == GZIP:
+                content = inflate(content, size)
+            else:
+                content = unshuffle(content, parameters[0] if parameters else 1)
+        return content
+
+
+def inflate(stored: Any, size: int) -> bytes:
+    """Return the bytes that zlib or gzip compressed, at most one more than ``size``.
+
+    Raises:
+        ValueError: If they are damaged or cut off.
+    """
+    stream = fast_zlib.decompressobj(47 if bytes(stored[:2]) == b"\x1f\x8b" else 15)
+    try:
+        content: bytes = stream.decompress(stored, size + 1)
+        if not stream.eof and len(content) <= size:  # the checksum at the end may be left
+            content += stream.decompress(stream.unconsumed_tail, 1)
+    except (zlib.error, fast_zlib.error) as error:
+        raise ValueError(f"its compressed bytes are damaged: {error}") from error
+    if not stream.eof:
+        problem = "are cut off" if len(content) <= size else f"become more than {size}"
+        raise ValueError(f"its compressed bytes {problem}")
+    return content
+
+
+def unshuffle(content: Any, itemsize: int) -> Any:
+    """Return bytes of elements, from the first bytes of all, then their second bytes, and so on.
+
+    A part of an element at the end is not shuffled.
+    """
+    raw = np.frombuffer(content, np.uint8)
+    count = len(raw) // itemsize
+    if itemsize <= 1 or count <= 1:
+        return raw
+    result = np.empty(len(raw), dtype=np.uint8)
+    elements = result[: count * itemsize].reshape(count, itemsize)
+    for at in range(itemsize):
+        elements[:, at] = raw[at * count : (at + 1) * count]
+    result[count * itemsize :] = raw[count * itemsize :]
+    return result
+
+
+def decode_by_hdf5(pipeline: FilterPipeline, stored: Any, mask: int) -> NDArray[Any]:
+    """Return the numbers of a chunk, decoded by HDF5 with whatever filters it has.
+
+    Raises:
+        ValueError: If they are damaged, or a filter is not installed.
+    """
+    import h5py
+
+    codes = [code for code, _, _ in pipeline.filters]
+    if not all(map(h5py.h5z.filter_avail, codes)):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("hdf5plugin")
+    missing = [code for code in codes if not h5py.h5z.filter_avail(code)]
+    if missing:
+        raise ValueError(
+            f"its filter {missing[0]} of HDF5 is not installed; `pip install hdf5plugin` has most"
+        )
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk(pipeline.chunks)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    for code, flags, parameters in pipeline.filters:
+        _set_filter(properties, code, flags, parameters)
+    try:
+        with h5py.File(io.BytesIO(), "w") as file:
+            space = h5py.h5s.create_simple(pipeline.chunks)
+            kind = h5py.h5t.py_create(np.dtype(pipeline.dtype))
+            dataset = h5py.Dataset(h5py.h5d.create(file.id, b"x", kind, space, properties))
+            dataset.id.write_direct_chunk((0,) * len(pipeline.chunks), bytes(stored), mask)
+            found: NDArray[Any] = np.ascontiguousarray(dataset[()])
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"its filters cannot be undone by HDF5: {error}") from error
+    return found.reshape(-1).view(np.uint8)
+
+
+def _set_filter(properties: Any, code: int, flags: int, parameters: Sequence[int]) -> None:
+    """Add a filter; HDF5 itself sets the parameters of its own."""
+    import h5py
+
+    if code == h5py.h5z.FILTER_SHUFFLE:
+        properties.set_shuffle()
+    elif code == h5py.h5z.FILTER_FLETCHER32:
+        properties.set_fletcher32()
+    elif code == h5py.h5z.FILTER_SZIP:
+        properties.set_szip(parameters[0], parameters[1])
+    elif code == h5py.h5z.FILTER_NBIT:
+        properties.set_filter(code, flags, ())
+    elif code == h5py.h5z.FILTER_SCALEOFFSET:
+        properties.set_scaleoffset(parameters[0], parameters[1])
+    else:
+        properties.set_filter(code, flags, tuple(parameters))

@@ -1,0 +1,306 @@
+"""One array of Zarr (v2 or v3): its metadata, the files of its chunks, and what decodes them.
+
+Reads: metadata as JSON. Makes: arrays in chunks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DecodeError
+from seqdata_arrays.chunked_array import Bytes, ChunkedArray
+from seqdata_arrays.filters import inflate
+
+_TEXT_TYPES = ("string", "fixed_length_utf32", "null_terminated_bytes")
+_INFLATED = ("zlib", "gzip")
+_NOWHERE = 2**64 - 1  # in the index of a shard: the chunk was never written
+_CRC_BYTES = 4
+
+
+@dataclass(frozen=True)
+class ZarrCodecs:
+    """The codecs of an array, in the order of writing: a ``Codec``.
+
+    Attributes:
+        configurations: Configuration of each, as ``numcodecs`` has them.
+    """
+
+    configurations: tuple[Mapping[str, Any], ...]
+
+    @cached_property
+    def _codecs(self) -> list[Any]:
+        from numcodecs.registry import get_codec
+
+        return [
+            None if each["id"] in _INFLATED else get_codec(dict(each))
+            for each in self.configurations
+        ]
+
+    def __call__(self, stored: Bytes, mask: int, size: int) -> Any:
+        """Return the decoded bytes of a chunk.
+
+        Raises:
+            ValueError: If they are damaged, or a codec is not installed.
+        """
+        del mask
+        content: Any = stored
+        try:
+            for codec in reversed(self._codecs):
+                content = inflate(content, size) if codec is None else codec.decode(content)
+        except ValueError:
+            raise
+        except Exception as error:  # codecs are of many libraries
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        return np.ascontiguousarray(content).reshape(-1).view(np.uint8)
+
+
+@dataclass(frozen=True)
+class ShardIndexes:
+    """The positions of the chunks of a shard in its file.
+
+    Attributes:
+        per_shard: Number of chunks of a shard along each dimension.
+        at_end: Whether the index is at the end of the file, not at its beginning.
+        has_checksum: Whether it ends with a CRC.
+    """
+
+    per_shard: tuple[int, ...]
+    at_end: bool
+    has_checksum: bool
+
+    @property
+    def size(self) -> int:
+        """Size of an index in bytes."""
+        return 16 * math.prod(self.per_shard) + _CRC_BYTES * self.has_checksum
+
+    def read(self, content: bytes) -> NDArray[np.uint64]:
+        """Return offset and size of each chunk, uint64 (chunks, 2).
+
+        Raises:
+            ValueError: If the index is cut off or damaged.
+        """
+        if len(content) != self.size:
+            raise ValueError(f"its index has {len(content)} bytes, not {self.size}")
+        if self.has_checksum:
+            from numcodecs.registry import get_codec
+
+            try:
+                get_codec({"id": "crc32c"}).decode(content)
+            except RuntimeError as error:
+                raise ValueError(f"its index is damaged: {error}") from error
+        pairs = np.frombuffer(content, "<u8", 2 * math.prod(self.per_shard))
+        return pairs.reshape(-1, 2).astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class ZarrArray:
+    """An array and the files of its chunks.
+
+    Attributes:
+        folder: Its folder.
+        chunked: The array in chunks.
+        prefix: Beginning of the names of its files, such as ``c/``.
+        separator: Separator of the numbers in the names.
+        shards: Where chunks lie in a file; None: each is a file.
+        files: Name of each file that is there -> its size in bytes.
+        indexes: Name of a file -> its index of chunks, as far as it was read.
+    """
+
+    folder: Path
+    chunked: ChunkedArray
+    prefix: str
+    separator: str
+    shards: ShardIndexes | None
+    files: Mapping[str, int] = field(repr=False)
+    indexes: dict[str, NDArray[np.uint64]] = field(default_factory=dict, repr=False)
+
+    def read_chunk(self, number: int) -> Bytes | None:
+        """Return the bytes of a chunk; None if it was never written.
+
+        Raises:
+            ValueError: If its file has another size than when it was opened, or its index of
+                chunks is damaged.
+            OSError: If its file cannot be read, or is gone.
+        """
+        where = [int(at) for at in np.unravel_index(number, self.chunked.grid)]
+        if self.shards is None:
+            name = self._name(where)
+            if name not in self.files:
+                return None
+            with (self.folder / name).open("rb") as file:
+                return np.frombuffer(self._check_size(name, file).read(), np.uint8)
+        per = self.shards.per_shard
+        name = self._name([at // count for at, count in zip(where, per, strict=True)])
+        if name not in self.files:
+            return None
+        inside = [at % count for at, count in zip(where, per, strict=True)]
+        with (self.folder / name).open("rb") as file:
+            self._check_size(name, file)
+            pairs = self.indexes.get(name)
+            if pairs is None:
+                pairs = self.indexes[name] = self._read_index(file, self.shards)
+            offset, size = map(int, pairs[np.ravel_multi_index(inside, per)])
+            if offset == _NOWHERE:
+                return None
+            if offset + size > self.files[name]:
+                raise ValueError(f"in {name!r} it ends after the {self.files[name]} bytes of it")
+            file.seek(offset)
+            return np.frombuffer(file.read(size), np.uint8)
+
+    def _check_size(self, name: str, file: BinaryIO) -> BinaryIO:
+        size = os.fstat(file.fileno()).st_size
+        if size != self.files[name]:
+            raise ValueError(
+                f"{name!r} has {size} bytes, but had {self.files[name]} when it was opened"
+            )
+        return file
+
+    def _read_index(self, file: BinaryIO, shards: ShardIndexes) -> NDArray[np.uint64]:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - shards.size) if shards.at_end else 0)
+        return shards.read(file.read(shards.size))
+
+    def _name(self, where: Sequence[int]) -> str:
+        return self.prefix + self.separator.join(map(str, where))
+
+
+def list_files(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the path below a folder and the size of each file in it."""
+    with os.scandir(folder / below) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from list_files(folder, f"{below}{entry.name}/")
+            else:
+                yield f"{below}{entry.name}", entry.stat().st_size
+
+
+def describe_type(metadata: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, str]:
+    """Return the dtype of an array as stored, None if it does not hold numbers, and its name."""
+    stored = metadata["dtype" if metadata["zarr_format"] == 2 else "data_type"]
+    name = str(stored.get("name") if isinstance(stored, Mapping) else stored)
+    if name in _TEXT_TYPES:
+        return None, "texts"
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        ids = [str(each.get("id")) for each in metadata.get("filters") or ()]
+        return None, "texts" if "vlen-utf8" in ids else name
+    if dtype.kind in "US" or (dtype.kind == "O" and "vlen-utf8" in str(metadata.get("filters"))):
+        return None, "texts"
+    return (dtype, dtype.name) if dtype.kind in "biuf" else (None, dtype.name)
+
+
+def make_array(folder: Path, path: str, metadata: Mapping[str, Any]) -> ZarrArray:
+    """Return an array of numbers from its metadata.
+
+    Raises:
+        DecodeError: If it uses something that cannot be read.
+    """
+    dtype, _ = describe_type(metadata)
+    if dtype is None:
+        _refuse(path, "numbers", "others")
+    if metadata["zarr_format"] == 2:
+        return _make_v2(folder, path, metadata, dtype)
+    return _make_v3(folder, path, metadata, dtype)
+
+
+def _make_v2(
+    folder: Path, path: str, metadata: Mapping[str, Any], dtype: np.dtype[Any]
+) -> ZarrArray:
+    compressor = metadata.get("compressor")
+    codecs = [*(metadata.get("filters") or ()), *([compressor] if compressor else ())]
+    chunked = ChunkedArray(
+        path, dtype, tuple(metadata["shape"]), tuple(metadata["chunks"]),
+        _parse_fill(path, metadata.get("fill_value"), dtype), ZarrCodecs(tuple(codecs)),
+        "F" if metadata.get("order") == "F" else "C",
+    )  # fmt: skip
+    return ZarrArray(
+        folder, chunked, "", metadata.get("dimension_separator", "."),
+        None, dict(list_files(folder)),
+    )  # fmt: skip
+
+
+def _make_v3(
+    folder: Path, path: str, metadata: Mapping[str, Any], dtype: np.dtype[Any]
+) -> ZarrArray:
+    if metadata["chunk_grid"]["name"] != "regular":
+        _refuse(path, "a regular grid of chunks", metadata["chunk_grid"]["name"])
+    chunks = tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"])
+    codecs, shards = list(metadata["codecs"]), None
+    if codecs[0]["name"] == "sharding_indexed":
+        options = codecs[0]["configuration"]
+        inner = tuple(options["chunk_shape"])
+        per_shard = tuple(whole // part for whole, part in zip(chunks, inner, strict=True))
+        names = [each["name"] for each in options["index_codecs"]]
+        if len(codecs) > 1 or names not in (["bytes"], ["bytes", "crc32c"]):
+            _refuse(path, "shards with an index of bytes and crc32c alone", str(names))
+        at_end = options.get("index_location", "end") == "end"
+        shards = ShardIndexes(per_shard, at_end, has_checksum="crc32c" in names)
+        codecs, chunks = list(options["codecs"]), inner
+    order: Literal["C", "F"] = "C"
+    if codecs[0]["name"] == "transpose":
+        turned = list(codecs.pop(0)["configuration"]["order"])
+        if turned != list(range(len(chunks)))[::-1]:
+            _refuse(path, "chunks in C or F order", f"the order {turned}")
+        order = "F"
+    serializer = codecs.pop(0)
+    if serializer["name"] != "bytes":
+        _refuse(path, "chunks of plain bytes", f"the codec {serializer['name']!r}")
+    if (serializer.get("configuration") or {}).get("endian", "little") == "big":
+        dtype = dtype.newbyteorder(">")
+    configurations = [_translate(each) for each in codecs]
+    encoding = metadata["chunk_key_encoding"]
+    separator = (encoding.get("configuration") or {}).get("separator")
+    is_v2 = encoding["name"] == "v2"
+    separator = separator or ("." if is_v2 else "/")
+    chunked = ChunkedArray(
+        path, dtype, tuple(metadata["shape"]), chunks,
+        _parse_fill(path, metadata.get("fill_value"), dtype), ZarrCodecs(tuple(configurations)),
+        order,
+    )  # fmt: skip
+    return ZarrArray(
+        folder, chunked, "" if is_v2 else f"c{separator}", separator, shards,
+        dict(list_files(folder)),
+    )  # fmt: skip
+
+
+def _translate(codec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a codec of v3 as ``numcodecs`` has it."""
+    name = str(codec["name"]).removeprefix("numcodecs.")
+    options = dict(codec.get("configuration") or {})
+    if name == "blosc":
+        options.pop("typesize", None)
+        shuffles = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+        options["shuffle"] = shuffles.get(options.get("shuffle", "noshuffle"), -1)
+    if name == "zstd":
+        options.pop("checksum", None)
+    return {"id": name, **options}
+
+
+def _parse_fill(path: str, value: Any, dtype: np.dtype[Any]) -> bytes:
+    """Return one element of what was never written, as stored."""
+    native = dtype.newbyteorder("=")
+    if isinstance(value, str) and value.startswith("0x"):
+        raw = bytes.fromhex(value[2:])
+        return np.frombuffer(raw, native.newbyteorder(">"))[:1].astype(dtype).tobytes()
+    try:
+        number = 0 if value is None else float(value) if isinstance(value, str) else value
+        return np.asarray(number).reshape(()).astype(dtype).tobytes()
+    except (TypeError, ValueError):
+        _refuse(path, f"a fill value of {dtype.name}", repr(value))
+
+
+def _refuse(path: str, needed: str, found: str) -> NoReturn:
+    raise DecodeError.at(
+        f"array {path!r} must have {needed}, but has {found}. Write it again, or leave it out with "
+        "`fields`"
+    )
