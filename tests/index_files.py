@@ -31,7 +31,7 @@ def load_indexes(root):
 
 
 def replace_indexes(root, indexes):
-    """Write the only index file of a folder anew."""
+    """Write the only index file of a folder again."""
     (content,) = dump_index_files(indexes)
     index_path(root).write_bytes(content)
 

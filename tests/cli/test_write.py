@@ -399,7 +399,7 @@ def test_a_form_that_cannot_be_written_is_named_by_its_option(folder):
     assert "write_store: --to must be 'arrow' or an installed backend" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["a.ts", "a.ark", "a.conllu", "a.xyz", "a.vcf", "a", "A.DAT"])
+@pytest.mark.parametrize("name", ["a.ts", "a.ark", "a.conllu", "a.xyz", "a.vcf", "a", "A.PHY"])
 @pytest.mark.parametrize("source", ["in", "in/*", "file"])
 def test_a_suffix_that_nobody_claims_is_never_written_as_bytes(folder, name, source):
     (folder / "in").mkdir()
