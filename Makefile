@@ -10,6 +10,8 @@ OLDEST := .venv-oldest
 STAMP_OF_OLDEST := $(OLDEST)/.made-by-make
 MUTANTS := .venv-mutants
 STAMP_OF_MUTANTS := $(MUTANTS)/.made-by-make
+DIST := .venv-dist
+STAMP_OF_DIST := $(DIST)/.made-by-make
 # Five processes on two cores, too: tests wait for a third of their time, and each collects all tests.
 PYTEST := $(BIN)/python -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder
 # Without AVX: what a fresh clone meets on another machine, as far as this one can show it.
@@ -19,6 +21,7 @@ SOURCES_OF_ENV := constraints.txt setup.py $(wildcard seqdata/kernel/*.[ch]) \
 	$(patsubst %,%/pyproject.toml,$(PACKAGES))
 GROUPS_OF_TOOLS := "import tomllib; g = tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']; \
 	print(*g['dev'], *g['docs'])"
+GROUP_OF_DIST := "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dist'])"
 
 # Nothing from outside the environment is seen. Only what installs is pinned (relative paths: a
 # constraint's path may hold no blank), what builds a package too. Bytecode is kept: without it each
@@ -26,11 +29,11 @@ GROUPS_OF_TOOLS := "import tomllib; g = tomllib.load(open('pyproject.toml', 'rb'
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-$(STAMP) dist: export PIP_CONSTRAINT := constraints.txt
-$(STAMP) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
+$(STAMP) $(STAMP_OF_DIST) dist: export PIP_CONSTRAINT := constraints.txt
+$(STAMP) $(STAMP_OF_DIST) dist: export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo quick test test-loaded test-nightly reliability lint types ruff layers docs bench torture faults mutants house dist clean
+.PHONY: help env demo quick test test-loaded test-nightly reliability lint types ruff layers docs golden bench bench-quick torture faults mutants house dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -85,8 +88,8 @@ $(STAMP_OF_OLDEST): pyproject.toml constraints.txt tests/nightly/oldest.py | $(S
 		$(foreach package,$(PACKAGES),-e $(package)) crc32c hypothesis matplotlib pandas polars pytest pytest-reportlog pytest-timeout pytest-xdist
 	@touch $@
 
-reliability:  ## write docs/reliability.md from what test-nightly and mutants found (RELIABILITY=--loaded: test-loaded)
-	@echo "== reliability: docs/reliability.md, from .nightly/"
+reliability:  ## write docs/about/reliability.md from what test-nightly and mutants found (RELIABILITY=--loaded: test-loaded)
+	@echo "== reliability: docs/about/reliability.md, from .nightly/"
 	@$(BIN)/python -m tests.nightly.figures $(RELIABILITY)
 
 lint: env  ## ruff, mypy and the layer contracts, side by side
@@ -109,26 +112,39 @@ layers: env
 	@echo "== lint: layers"
 	@$(BIN)/lint-imports --no-logo
 
-docs: env  ## run the examples of all pages, then build the site in site/
+docs: env  ## run the examples of all pages, then build the site in site/, check and look at it
 	@echo "== docs: running every block of code on every page"
 	@$(BIN)/python -m pytest -q tests/test_docs.py
-	@echo "== docs: building site/"
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "== docs: building site/; warnings are errors, and the gallery runs"
+	@$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees -b html docs site
+	@echo "== docs: every link within it leads somewhere, nothing is loaded from elsewhere"
+	@$(BIN)/python docs/check_site.py site
+	@echo "== docs: pictures of pages in build/screenshots"
+	@$(BIN)/python docs/screenshots.py site build/screenshots
 
-bench: env $(STAMP_OF_PEERS)  ## reading, writing, checksums, workers, lanes, beside what others do (20 minutes)
-	@for script in loading first_batch waiting checksums workers writing lanes tar_shards formats recurrent parallel; do \
-		echo "== bench: benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py $(BENCH) || exit 1; done
+golden: env  ## write tests/public_api.txt and docs/llms.txt again, after a change of names or pages that is meant
+	@$(BIN)/python -m tests.golden
 
-$(STAMP_OF_PEERS): benchmarks/peers.txt | $(STAMP)
-	@test -x $(PEERS)/bin/python || echo "== environment: making $(PEERS), for the writers that we are compared with"
+bench: $(STAMP_OF_PEERS)  ## seqdata beside other loaders; writes docs/benchmarks (20 minutes)
+	@echo "== bench: benchmarks/bench.py, every loader in a process of its own"
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONWARNINGS=ignore $(PEERS)/bin/python benchmarks/bench.py $(BENCH)
+
+bench-quick:  ## the same with small data, in bench-quick/ (3 minutes)
+	@$(MAKE) --no-print-directory bench BENCH="--quick $(BENCH)"
+
+$(STAMP_OF_PEERS): benchmarks/peers.txt $(SOURCES_OF_ENV) | $(STAMP)
+	@test -x $(PEERS)/bin/python || echo "== environment: making $(PEERS), for the loaders that we are compared with"
 	@test -x $(PEERS)/bin/python || $(BIN)/python -m venv $(PEERS)
-	@echo "== environment: installing benchmarks/peers.txt in $(PEERS) (minutes)"
-	@if $(PEERS)/bin/python -m pip install -q -r benchmarks/peers.txt; then touch $@; else \
-		echo "== environment: not all of it could be installed; what is missing is left out below"; fi
+	@echo "== environment: installing benchmarks/peers.txt in $(PEERS) (minutes), and seqdata without what is there"
+	@$(PEERS)/bin/python -m pip install -q --no-deps -e .
+	@$(PEERS)/bin/python -m pip install -q --no-deps -r benchmarks/peers.txt || \
+		for package in $$(grep -v '^#' benchmarks/peers.txt); do \
+			$(PEERS)/bin/python -m pip install -q --no-deps $$package || echo "== environment: left out: $$package"; done
+	@touch $@
 
 torture: env $(STAMP_OF_PEERS)  ## the same harm to the same data, here and in other libraries; writes the table of the docs (15 minutes)
 	@echo "== torture: benchmarks/torture.py; nine columns, two at a time, every case in a process of its own"
-	@$(BIN)/python benchmarks/torture.py --page docs/explanation/torture.md
+	@$(BIN)/python benchmarks/torture.py --page docs/benchmarks/faults.md
 
 faults: env  ## inject every fault there is and show what comes of it (40 minutes)
 	@echo "== faults: damaged files, killed workers, writers and ranks, a full disk, broken networks; on Arrow and tar, here and remote"
@@ -152,16 +168,19 @@ $(STAMP_OF_MUTANTS): | $(STAMP)
 house: env  ## count what a newcomer meets: files on a batch's way, modules, words (HOUSE=--list names them)
 	@$(BIN)/python .ci/house.py $(HOUSE)
 
-dist: env  ## build the wheels in dist/ and try them in an environment of their own
-	@echo "== dist: building wheels"
+dist: $(STAMP_OF_DIST)  ## build sdists and wheels in dist/, render READMEs, try the wheels in an environment of their own
+	@echo "== dist: building sdists, and wheels from what these hold"
 	@rm -rf dist $(patsubst %,%/build,$(PACKAGES))
-	@for package in $(PACKAGES); do $(BIN)/python -m build --wheel --outdir dist $$package > .venv/build.log 2>&1 || \
-		{ cat .venv/build.log; exit 1; }; done
-	@echo "== dist: installing them in a new environment"
-	@$(BIN)/python .ci/try_wheels.py dist
+	@$(DIST)/bin/python .ci/dist.py dist $(PACKAGES)
+
+$(STAMP_OF_DIST): pyproject.toml constraints.txt
+	@test -x $(DIST)/bin/python || echo "== environment: making $(DIST), which builds packages"
+	@test -x $(DIST)/bin/python || $(PYTHON) -m venv $(DIST)
+	@$(DIST)/bin/python -m pip install -q $$($(DIST)/bin/python -c $(GROUP_OF_DIST))
+	@touch $@
 
 clean:  ## remove what was made, except environments (.venv, .venv-*)
 	@echo "== clean: builds, caches and outputs; remove .venv by hand to start anew"
-	@rm -rf build dist site demo-output lightning_logs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf build dist site docs/api/generated docs/examples/gallery docs/sg_execution_times.rst demo-output bench-quick lightning_logs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	@rm -rf $(patsubst %,%/build,$(PACKAGES)) $(patsubst %,%/*.egg-info,$(PACKAGES)) seqdata/kernel/*.so $(STAMP)
 	@find seqdata models plugins tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,7 +27,7 @@ from seqdata import TBPTT, Fixed, Loader, open_store, write_store  # noqa: E402
 from tests.flow import count_calls, find_iterators, follow, later_batch  # noqa: E402
 
 PLUGINS = [path for path in sorted((ROOT / "plugins").glob("*/seqdata_*")) if path.is_dir()]
-GLOSSARY = ROOT / "docs/explanation/glossary.md"
+GLOSSARY = ROOT / "docs/about/glossary.md"
 TEST_OF_FRONT = ROOT / "tests/test_public_api.py"  # of what `import seqdata` shows
 SHORT = 120  # lines of a module that should be in its only importer
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

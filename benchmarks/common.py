@@ -21,14 +21,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from samples import BATCH, FRAME, Data, Samples, frames, frames_count, tokens
 
-from seqdata.api import open_store, write_store
-from seqdata.index import SequenceIndex
+from seqdata.api import write_store
 from seqdata.policies.fixed import Bucketed, Fixed
 
 POLICIES = {"random": Fixed(BATCH), "bucketed": Bucketed(BATCH)}
 PATIENCE = 600.0  # seconds that any one measurement may take
 Name = TypeVar("Name", bound=Hashable)
-KERNELS = {"seqdata": "c", "seqdata, NumPy twin": "numpy"}
 
 
 def make_s(root: Path, count: int) -> Data:
@@ -44,6 +42,7 @@ def make_m(root: Path, size: int) -> Data:
 
 def _write(data: Data, samples: Samples) -> Data:
     write_store(data.store, samples.dicts(), progress=False)
+    Path(data.values).parent.mkdir(exist_ok=True)
     samples.values.tofile(data.values)
     samples.offsets.tofile(data.offsets)
     return data
@@ -61,21 +60,14 @@ def ours(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
         loader.shutdown()
 
 
-def plan_batches(data: Data, order: str) -> list[list[int]]:
-    """Batches of like length for the peer: ours, made beforehand."""
-    index = SequenceIndex.from_lengths(open_store(data.store).lengths)
-    plan = POLICIES[order].plan(index, seed=0, epoch=0)
-    return [plan.batch(number).spans[:, 0].tolist() for number in range(len(plan))]
+def by_hand(data: Data, change: Any = None, workers: int = 0) -> Generator[Any, None, None]:
+    """Batches of the hand-written peer, in random order: padded values and lengths."""
+    from peers.asking import Ask
+    from peers.by_hand import read
 
-
-def by_hand(data: Data, order: str, **options: Any) -> Generator[Any, None, None]:
-    """Batches of the hand-written peer: padded values and lengths."""
-    from by_hand import loader
-
-    batches = None if order == "random" else plan_batches(data, order)
-    data_loader = loader(data, batches=batches, **options)
+    reading = read(Ask(Path(data.values).parent, data.name, workers=workers), change)
     while True:
-        yield from data_loader
+        yield from reading.loader
 
 
 Maker = Callable[[], Generator[Any, None, None]]
@@ -93,13 +85,11 @@ class Runner:
 
     Args:
         make: Gives the batches; called in the process, which must be able to import it.
-        kernel: ``c``, ``numpy``, or what is there.
     """
 
-    def __init__(self, make: Maker, kernel: str = "") -> None:
+    def __init__(self, make: Maker) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        os.environ["SEQDATA_KERNEL"] = kernel
         self._process = context.Process(target=_serve, args=(theirs, make))
         self._process.start()
         theirs.close()
@@ -133,7 +123,7 @@ def running(makers: Mapping[Name, Maker]) -> Iterator[dict[Name, Runner]]:
     runners: dict[Name, Runner] = {}
     try:
         for name, make in makers.items():
-            runners[name] = Runner(make, KERNELS.get(str(name), ""))
+            runners[name] = Runner(make)
         yield runners
     finally:
         for runner in runners.values():

@@ -1,6 +1,6 @@
 """Formats of the packages: opening, indexing, and batches next to peers.
 
-    python benchmarks/formats.py [--quick] [--rounds N] [--only arrays]
+    python benchmarks/formats.py [--quick] [--rounds N] [--only arrays|frames|text]
 
 The same documents (uint16 tokens, median 1,000) as an Arrow store and as ``.bin`` and ``.idx`` of
 Megatron: lanes of 64 x 512 and packed rows of 4,096 from each, in processes of their own, in turns.
@@ -8,7 +8,8 @@ Then how long ``open_store`` takes for 10^9 tokens of both kinds of token files 
 no token is read), and for a folder of 10^5 wav files that has no index yet. Then batches of 64
 windows of 2 s of 128 channels at 256 Hz from EDF files, beside mne (windows read one by one), where
 it is installed. First windows of HDF5: mapped next to the Arrow store, and gzip chunks next to a
-DataLoader that keeps its handles.
+DataLoader that keeps its handles. Before all a corpus of JSON lines, tokenized next to the
+tokenizer's own ``encode_batch``. Windows of a table of the size of M5.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import frames_windows
 import hdf5_windows
 import numpy as np
+import text_corpus
 from common import Cost, machine, running, spread
 from rich.console import Console
 from rich.table import Table
@@ -185,15 +188,36 @@ def show_windows(console: Console, times: dict[str, list[float]]) -> None:
         console.print(f"as a loop over mne reads them: {spread(times['mne'])} us, {ratio:.1f}x")
 
 
+def index_wavs(console: Console, folder: Path, share: int) -> None:
+    """Index files of sound, and open them again."""
+    count = 10**5 // share
+    write_wavs(folder, count)
+    taken = seconds(lambda: open_store(folder))
+    met = "met" if taken <= INDEX_MOST / share else "MISSED"
+    console.print(f"{count} wav files indexed in {taken:.1f} s (aim {INDEX_MOST / share}: {met})")
+    again = seconds(lambda: open_store(folder))
+    console.print(f"opened again in {again * 1e3:.0f} ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="an eighth of the tokens and files")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
-    parser.add_argument("--only", choices=("arrays",), help="windows of HDF5 alone")
+    parser.add_argument("--only", choices=("arrays", "frames", "text"), help="one of them alone")
     options = parser.parse_args()
     console = Console(width=120, soft_wrap=True)
     console.print(machine())
     share = 8 if options.quick else 1
+    if options.only in (None, "text"):
+        with tempfile.TemporaryDirectory() as folder:
+            size = (40 << 20) // share
+            text_corpus.report(console, *text_corpus.measure(Path(folder), size, options.rounds))
+    if options.only in (None, "frames"):
+        with tempfile.TemporaryDirectory() as folder:
+            series = frames_windows.SERIES // share
+            frames_windows.report(console, Path(folder), series, options.rounds, 64)
+    if options.only in ("frames", "text"):
+        return
     with tempfile.TemporaryDirectory() as folder:
         steps, draws = hdf5_windows.STEPS // share, 64 // share
         found = hdf5_windows.measure(Path(folder), steps, options.rounds, draws)
@@ -225,15 +249,7 @@ def main() -> None:
                 f"10^9 tokens in {name}: first {first * 1e3:.0f} ms, then "
                 f"{spread([1e3 * taken for taken in again])} ms (aim {OPEN_MOST * 1e3:.0f}: {met})"
             )
-        count = 10**5 // share
-        write_wavs(root / "wavs", count)
-        taken = seconds(lambda: open_store(root / "wavs"))
-        met = "met" if taken <= INDEX_MOST / share else "MISSED"
-        console.print(
-            f"{count} wav files indexed in {taken:.1f} s (aim {INDEX_MOST / share}: {met})"
-        )
-        again = seconds(lambda: open_store(root / "wavs"))
-        console.print(f"opened again in {again * 1e3:.0f} ms")
+        index_wavs(console, root / "wavs", share)
         show_windows(console, measure_windows(root / "eeg", 120, 10 * options.rounds))
     console.print(machine())
 

@@ -156,6 +156,7 @@ def iterate_litdata(folder: Path, weights: NDArray[np.float64], first: int) -> I
 
 
 PEERS = {"grain": iterate_grain, "datasets": iterate_datasets, "lhotse": iterate_lhotse}
+LIBRARIES = {"seqdata": iterate_ours, **PEERS}
 
 
 def compare_peers(out: Console, draws: int, folder: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 BATCH = 64
 FRAME = 40  # values of a frame of M
+DAYS = 1_913  # of a series of W
 LANES, CHUNK = 64, 512  # of a batch of L
 
 
@@ -53,11 +54,11 @@ class Data:
 
     @property
     def values(self) -> str:
-        return f"{self.store}.values"
+        return f"{self.store}-by-hand/values"
 
     @property
     def offsets(self) -> str:
-        return f"{self.store}.offsets"
+        return f"{self.store}-by-hand/offsets"
 
 
 def tokens(count: int) -> Samples:
@@ -83,19 +84,15 @@ def documents(count: int) -> Samples:
     return Samples(values, edges)
 
 
+def series(count: int) -> Samples:
+    """W: ``count`` series of 1,913 days with two float32 each, as many days as M5 has."""
+    values = np.random.default_rng(1).random((count * DAYS, 2), dtype=np.float32)
+    return Samples(values, np.arange(count + 1) * DAYS)
+
+
 def frames_count(size: int) -> int:
     """Return how many sequences of M take about ``size`` bytes."""
     return max(64, round(size / (340 * 4 * FRAME)))
-
-
-def touch(size: int) -> None:
-    """Use so many bytes of memory and give them back.
-
-    A virtual machine that has not used a part of its memory for a while has to get it from its
-    host first, which takes longer than all else; whoever comes first would pay for it.
-    """
-    memory = np.empty(size, dtype=np.uint8)
-    memory[:: 1 << 12] = 1
 
 
 def _lengths(count: int, median: float, sigma: float, low: int, high: int) -> np.ndarray:

@@ -45,7 +45,7 @@ def makers(data: Data, setting: str) -> dict[tuple[str, int], Maker]:
     for workers in WORKERS:
         options = {"num_workers": workers, **({} if workers else {"prefetch": 0})}
         found[OURS, workers] = partial(ours, data, "random", transform=transform, **options)
-        found[PEER, workers] = partial(by_hand, data, "random", change=change, workers=workers)
+        found[PEER, workers] = partial(by_hand, data, change, workers)
     return found
 
 

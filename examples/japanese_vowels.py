@@ -2,10 +2,11 @@
 
 ::
 
-    python examples/japanese_vowels.py FOLDER --predictions predictions.json
+    python examples/japanese_vowels.py --predictions predictions.json
 
-FOLDER holds ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts`` (UCI, CC BY 4.0; the text
-format of the UEA archive). The last line printed is the mean test accuracy over the seeds.
+The data comes with seqdata (``seqdata.datasets``: UCI, CC BY 4.0). With a FOLDER, other data in the
+text format of the UEA archive is read from its files ``*_TRAIN.ts`` and ``*_TEST.ts``. The last
+line printed is the mean test accuracy over the seeds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from seqdata_models import LSTMClassifier
 
 from seqdata import Fixed, SequenceDataModule
+from seqdata.datasets import load_japanese_vowels
 
 BATCH = 30
 # The usual value, fixed beforehand. An earlier version had 3e-3, found partly by looking at test
@@ -46,8 +48,11 @@ def read_ts(path: Path) -> tuple[list[np.ndarray], list[str]]:
     return sequences, labels
 
 
-def read_split(folder: Path, part: str) -> tuple[list[np.ndarray], list[str]]:
-    """Return what the one file of a part, TRAIN or TEST, holds."""
+def read_split(folder: Path | None, part: str) -> tuple[list[np.ndarray], list[str]]:
+    """Return what the one file of a part, TRAIN or TEST, holds; without a folder, our own data."""
+    if folder is None:
+        store = load_japanese_vowels(part.lower())
+        return [row["x"] for row in store], [str(row["y"] + 1) for row in store]
     files = sorted(folder.glob(f"*_{part}.ts"))
     if len(files) != 1:
         raise SystemExit(f"{folder}: has {len(files)} files *_{part}.ts, must have one")
@@ -103,7 +108,7 @@ def run(seed: int, epochs: int, train: Rows, test: Rows, classes: int) -> torch.
 def main() -> None:
     """Train on every seed, tell each accuracy, and last their mean."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the two .ts files lie")
+    parser.add_argument("folder", type=Path, nargs="?", help="where two .ts files lie")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--predictions", type=Path, help="JSON: for each seed the test's labels")

@@ -2,12 +2,12 @@
 
 ::
 
-    python examples/rare_speaker.py FOLDER
+    python examples/rare_speaker.py
 
-FOLDER holds ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts`` (UCI, CC BY 4.0). One of the
-nine speakers is to be told from the others, and only a few of the speaker's training sequences are
-kept. The last line printed compares how many of the speaker's test sequences are found (recall),
-and F1, which also counts those of others that are taken for the speaker's.
+The data is Japanese Vowels of ``seqdata.datasets``, or that of a folder as in japanese_vowels.py.
+One of the nine speakers is to be told from the others, and only a few of the speaker's training
+sequences are kept. The last line printed compares how many of the speaker's test sequences are
+found (recall), and F1, which also counts those of others that are taken for the speaker's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seqdata.protocols import Policy
 BATCH, HIDDEN = 16, 24
 
 
-def make_rows(folder: Path, speaker: str, kept: int) -> tuple[Rows, Rows]:
+def make_rows(folder: Path | None, speaker: str, kept: int) -> tuple[Rows, Rows]:
     """Return the rows of both parts; ``y`` is 1 for the speaker, of whom few are kept to train."""
     train, train_labels = read_split(folder, "TRAIN")
     test, test_labels = read_split(folder, "TEST")
@@ -70,7 +70,7 @@ def compare(
 def main() -> None:
     """Compare both, and print a line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the two .ts files lie")
+    parser.add_argument("folder", type=Path, nargs="?", help="where two .ts files lie")
     parser.add_argument("--speaker", default="3", help="who is to be found")
     parser.add_argument("--kept", type=int, default=5, help="training sequences of the speaker")
     parser.add_argument("--epochs", type=int, default=6)

@@ -2,10 +2,10 @@
 
 ::
 
-    python examples/semi_supervised.py FOLDER
+    python examples/semi_supervised.py
 
-FOLDER holds ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts`` (UCI, CC BY 4.0). A few
-sequences of each of nine speakers keep their label, the others lose it. For those the model is
+The data is Japanese Vowels of ``seqdata.datasets``, or that of a folder as in japanese_vowels.py. A
+few sequences of each of nine speakers keep their label, the others lose it. For those the model is
 asked twice: where it is sure of a speaker, it should also say so of the same sequence with noise
 (pseudo-labels, as FixMatch has them). The last line printed compares the test accuracy with that of
 the same training in which sequences without a label do not count.
@@ -100,7 +100,7 @@ def evaluate(parts: dict[str, Rows], test: Rows, weight: float, seed: int, epoch
 def main() -> None:
     """Compare both, and print a line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the two .ts files lie")
+    parser.add_argument("folder", type=Path, nargs="?", help="where two .ts files lie")
     parser.add_argument("--kept", type=int, default=2, help="labels of each class that are kept")
     parser.add_argument("--epochs", type=int, default=120, help="passes over what is labelled")
     parser.add_argument("--seeds", type=int, default=5)

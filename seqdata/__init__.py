@@ -46,9 +46,10 @@ if TYPE_CHECKING:
     from seqdata.fitting.labels import Labels
     from seqdata.fitting.mean_std import MeanStd
     from seqdata.fitting.quantiles import Quantiles
+    from seqdata.fitting.scales import Log1p, Robust
     from seqdata.fitting.statistics import Statistics
     from seqdata.fitting.vocabulary import Vocabulary
-    from seqdata.hookspecs import hookimpl
+    from seqdata.hookspecs import SEQDATA_API, hookimpl
     from seqdata.host import PluginHost
     from seqdata.index import SequenceIndex
     from seqdata.lightning.callbacks.consistency import RankConsistency
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from seqdata.lightning.datamodule import SequenceDataModule
     from seqdata.lightning.metrics import ExactMean
     from seqdata.lightning.predictions.writer import PredictionWriter
+    from seqdata.linked_axes import Axis
     from seqdata.loading.loader import Loader
     from seqdata.loading.measure_lengths import measure_lengths
     from seqdata.loading.transforms.declare import Ragged, columnar
@@ -84,11 +86,18 @@ if TYPE_CHECKING:
     from seqdata.sharing import World, share
     from seqdata.storage.remote.options import Remote
     from seqdata.storage.views import SequenceStore
+    from seqdata.suite.events import EventDataModule
+    from seqdata.suite.forecast import ForecastDataModule
+    from seqdata.suite.long_sequences import LongSequenceDataModule
+    from seqdata.suite.speech import SpeechDataModule
+    from seqdata.suite.text import TextDataModule
 
     __version__: str
 
 __all__ = [
+    "SEQDATA_API",
     "TBPTT",
+    "Axis",
     "Bucketed",
     "CacheError",
     "ConfigError",
@@ -98,10 +107,12 @@ __all__ = [
     "DataError",
     "DataMonitor",
     "DecodeError",
+    "EventDataModule",
     "ExactMean",
     "Feedback",
     "FingerprintMismatch",
     "Fixed",
+    "ForecastDataModule",
     "IncompleteDatasetError",
     "IncompleteEpochError",
     "Jitter",
@@ -109,6 +120,8 @@ __all__ = [
     "LaneStates",
     "LimitError",
     "Loader",
+    "Log1p",
+    "LongSequenceDataModule",
     "LossRecord",
     "MeanStd",
     "MissingShardError",
@@ -135,6 +148,7 @@ __all__ = [
     "RemoteReadError",
     "RescaleLearningRate",
     "ResumeError",
+    "Robust",
     "Segments",
     "SeqDataError",
     "SeqDataWarning",
@@ -143,8 +157,10 @@ __all__ = [
     "SequenceIndex",
     "SequenceStore",
     "Sorted",
+    "SpeechDataModule",
     "StallError",
     "Statistics",
+    "TextDataModule",
     "TokenBudget",
     "UnknownNameError",
     "UnsafeContentError",
@@ -173,16 +189,22 @@ __all__ = [
 ]
 
 _DEFINED_IN = {
+    "SEQDATA_API": "hookspecs",
+    "Axis": "linked_axes",
     "Bucketed": "policies.fixed",
     "Curriculum": "policies.curriculum",
     "DataMonitor": "lightning.callbacks.data_monitor",
+    "EventDataModule": "suite.events",
     "ExactMean": "lightning.metrics",
     "Feedback": "lightning.callbacks.feedback",
     "Fixed": "policies.fixed",
+    "ForecastDataModule": "suite.forecast",
     "LaneStates": "recurrent.lane_states",
     "Jitter": "policies.tbptt",
     "Labels": "fitting.labels",
     "Loader": "loading.loader",
+    "Log1p": "fitting.scales",
+    "LongSequenceDataModule": "suite.long_sequences",
     "LossRecord": "lightning.callbacks.loss_record",
     "MeanStd": "fitting.mean_std",
     "Mix": "policies.mix",
@@ -200,14 +222,17 @@ _DEFINED_IN = {
     "RankMemoryMonitor": "lightning.callbacks.memory_monitor",
     "Remote": "storage.remote.options",
     "RescaleLearningRate": "lightning.callbacks.rescale",
+    "Robust": "fitting.scales",
     "Segments": "policies.segments",
     "SequenceBatch": "batch",
     "SequenceDataModule": "lightning.datamodule",
     "SequenceIndex": "index",
     "SequenceStore": "storage.views",
     "Sorted": "policies.fixed",
+    "SpeechDataModule": "suite.speech",
     "Statistics": "fitting.statistics",
     "TBPTT": "policies.tbptt",
+    "TextDataModule": "suite.text",
     "TokenBudget": "policies.token_budget",
     "Vocabulary": "fitting.vocabulary",
     "Weighted": "policies.weighted",

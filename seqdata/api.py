@@ -5,22 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqdata.arguments import select_options
+from seqdata.arguments import select_options, takes_option
 from seqdata.detect import TAR, LocationLike
-from seqdata.errors import ConfigError, check_flags, must_be
+from seqdata.errors import ConfigError, SeqDataWarning, check_flags, must_be
 from seqdata.host import PluginHost, default_host
+from seqdata.linked_axes import Axis
 from seqdata.protocols import Opener, Store, SupportsWriting
 from seqdata.readers.groups import refuse_order_alone
+from seqdata.readers.missing import Missing
 from seqdata.resolve import (
+    add_clocks,
     are_locations,
+    find_table_backend,
     is_location,
     is_store,
+    open_groups,
     open_locations,
+    refuse_axes_of_locations,
     resolve_rows,
     resolve_store,
 )
@@ -28,15 +35,20 @@ from seqdata.storage import splitting
 from seqdata.storage.arrow.write import SHARD_BYTES, write_arrow
 from seqdata.storage.concat import concat_stores
 from seqdata.storage.dataset_items import check_axes
+from seqdata.storage.fields import ID_FIELD
+from seqdata.storage.find_files import find_split
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes
+from seqdata.storage.linking import Clocks, keep_clocks, name_axes, split_clocks
+from seqdata.storage.local_files import is_remote
 from seqdata.storage.parts import find_carried_transform
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.span_store import find_longest_context
 from seqdata.storage.splitting import Folds
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.time_split import TimeUnit, split_along
-from seqdata.storage.views import SequenceStore, View, as_sequence_store
+from seqdata.storage.views import SequenceStore, View, as_sequence_store, with_ids
+from seqdata.storage.writing.sharded_writer import is_part_list
 from seqdata.storage.writing.table_files import refuse_table_name
 
 if TYPE_CHECKING:
@@ -53,11 +65,15 @@ def open_store(  # noqa: PLR0913
     remote: str | Remote | None = None,
     host: PluginHost | None = None,
     lengths: Any = None,
+    id: str | None = None,
     group: str | None = None,
     order: str | None = None,
-    axes: Axes | None = None,
+    missing: Missing | None = None,
+    split: str | None = None,
+    axes: Mapping[str, Any] | None = None,
+    rates: Clocks | None = None,
 ) -> SequenceStore:
-    """Open a data set, without reading data that is not in memory.
+    """Open a dataset, without reading data that is not in memory.
 
     Args:
         location: A path or a URL: a folder that ``write_store`` wrote; an Arrow, Feather or Parquet
@@ -76,11 +92,22 @@ def open_store(  # noqa: PLR0913
             ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more options.
         host: The plugin host that finds names; None: the installed plugins.
         lengths: Timesteps of each item of a torch Dataset, or a function that returns them.
+        id: Field whose values, strings or integers, name the sequences; it stays a field. None: the
+            field ``id`` of strings, if there is one. With ``group``, groups are named.
         group: Column whose equal values make a sequence, of a table with a row per timestep; also
-            of the path of one (CSV, JSON lines, Parquet, Arrow), which is read into memory.
+            of the path of one (CSV, JSON lines, Parquet, Arrow), which is read into memory; with
+            the package ``seqdata-frames`` by parts, and sorted out of memory where it must be.
         order: Column by which the rows of each group are sorted, such as the time; None: they must
             be together, and no column of dates may go back within a group.
-        axes: For data in memory: field -> axis; None: a value or vector per sequence.
+        missing: Missing values of a table with ``group``: ``"nan"``, ``"drop"`` (their rows),
+            ``"error"``, or a number that takes their place. None: NaN in columns of floats, with a
+            warning; in others an error.
+        split: Which of the splits whose files are in a folder, such as ``"train"``: a saved
+            ``DatasetDict``, or files and folders named so. None: it holds those of one only.
+        axes: For data in memory: field -> axis; None: a value or vector per sequence. For any data:
+            field or axis -> ``Axis``, its sampling rate and the time of its first sample.
+        rates: Field or axis -> sampling rate, samples per second. Axes with rates are linked: a
+            window or chunk of one takes the same time of all of them.
 
     Raises:
         ConfigError: If there is no such data, or an argument is invalid or does not fit the data.
@@ -95,8 +122,26 @@ def open_store(  # noqa: PLR0913
         "backend": backend, "verify": verify, "schema": schema, "index": index, "remote": remote,
         "host": host,
     }  # fmt: skip
-    in_memory = {"lengths": lengths, "group": group, "order": order, "axes": axes}
-    return _open(location, options, in_memory)
+    in_memory = {
+        "lengths": lengths, "group": group, "order": order, "missing": missing, "axes": axes,
+        "rates": rates,
+    }  # fmt: skip
+    if split is not None:
+        if not is_location(location) or is_remote(location):
+            kind = "URL" if is_location(location) else type(location).__name__
+            raise ConfigError(
+                f"open_store: `split` ({split!r}) goes with the path of a folder, but the data "
+                f"is a {kind}. Leave it out"
+            )
+        location = find_split(location, split)
+    if id is None:
+        return _open(location, options, in_memory)
+    if group is not None:
+        raise ConfigError(
+            f"open_store: `id` and `group` cannot be combined, but are {id!r} and {group!r}: a "
+            "group names its sequence. Leave `id` out"
+        )
+    return with_ids(_open(location, options, in_memory), id)
 
 
 def write_store(  # noqa: PLR0913
@@ -104,7 +149,8 @@ def write_store(  # noqa: PLR0913
     sequences: Any,
     *,
     format: str = "arrow",
-    axes: Mapping[str, str | None] | None = None,
+    axes: Mapping[str, Any] | None = None,
+    rates: Clocks | None = None,
     shard_bytes: int = SHARD_BYTES,
     key: str = "id",
     executor: Executor | None = None,
@@ -112,8 +158,10 @@ def write_store(  # noqa: PLR0913
     progress: bool | Callable[[int, int], None] | None = None,
     overwrite: bool = False,
     remote: Remote | None = None,
+    id: str | None = None,
     group: str | None = None,
     order: str | None = None,
+    missing: Missing | None = None,
     shuffle: int | None = None,
 ) -> SequenceStore:
     """Write sequences, completely or not at all, and open the result.
@@ -124,7 +172,10 @@ def write_store(  # noqa: PLR0913
             arrays, for the field ``x``; a table of pandas, Polars or Arrow; a store, view, path,
             list of paths, torch Dataset; or functions that return such, *parts*, on the executor.
         format: ``arrow``, or a backend that writes: ``webdataset``.
-        axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``.
+        axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``. Or
+            field or axis -> ``Axis``, as in ``open_store``.
+        rates: Field or axis -> sampling rate, as in ``open_store``; the store keeps them. None:
+            those of the sequences, if they are a store.
         shard_bytes: Size at which a new file begins.
         key: The ``str`` field that names a sequence, if any; "": numbers do, ids are a field.
         executor: Executor that writes the shards; None: threads of seqdata. Bytes do not depend on
@@ -133,8 +184,11 @@ def write_store(  # noqa: PLR0913
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether an existing store is replaced, once the new one is complete.
         remote: Access to a URL; None: as configured. The store is first written on this machine.
+        id: The field whose values name the sequences, as in ``open_store``; a generator takes
+            ``key``.
         group: The column whose equal values make a sequence, as in ``open_store``.
         order: The column by which rows are sorted, as in ``open_store``.
+        missing: The rule for missing values, as in ``open_store``.
         shuffle: Seed of a random order of writing; None: the given order. Ids do not change. Data
             without random access, such as a generator, is copied to the disk first.
 
@@ -154,7 +208,13 @@ def write_store(  # noqa: PLR0913
     refuse_table_name("write_store", location)
     options: dict[str, Any] = {"remote": remote, "shuffle": _check_seed(shuffle)}
     write, options = _find_writer(format, options)
-    sequences, axes = _prepare_input(sequences, axes, key, group, order)
+    clocks, axes = split_clocks(rates, axes)
+    if not (is_store(sequences) or is_location(sequences) or are_locations(sequences)):
+        axes = name_axes(clocks, axes)
+    if id is not None:
+        sequences, axes = _open_with_ids(sequences, id, axes, key, group)
+    sequences, axes, kept = _prepare_input(sequences, axes, clocks, key, group, order, missing)
+    options |= _select_clocks(write, format, kept, is_given=bool(clocks))
     options |= {"shard_bytes": shard_bytes, "executor": executor, "progress": progress}
     options |= {"resume": resume, "overwrite": overwrite}
     return as_sequence_store(write(location, sequences, axes=axes, key=key, **options))
@@ -308,48 +368,84 @@ def _open(location: Any, options: dict[str, Any], in_memory: dict[str, Any]) -> 
     """Open locations by ``options``, and tables and data in memory by ``in_memory``."""
     passed = [name for name, value in options.items() if value is not None and name != "host"]
     locations = [location] if is_location(location) else location if are_locations(location) else []
+    is_table = any(in_memory[name] is not None for name in ("group", "order", "missing"))
+    if is_table and options["backend"] is not None:
+        _refuse_beside_groups({name: options[name] for name in ("schema", "index", "remote")})
+        _refuse_lengths(in_memory["lengths"])
+        clocks, axes = split_clocks(in_memory["rates"], in_memory["axes"])
+        table = {name: in_memory[name] for name in ("group", "order", "missing")}
+        chosen = {name: options[name] for name in ("backend", "verify", "host")}
+        return add_clocks(open_groups(location, **table, axes=axes, **chosen), clocks)
     if passed and not locations:
         raise ConfigError(
             f"open_store: `{passed[0]}` goes with a path or URL, but the data is a "
             f"{type(location).__name__}. Leave it out"
         )
-    is_table = in_memory["group"] is not None or in_memory["order"] is not None
     if locations:
-        _refuse_for_locations({"lengths": in_memory["lengths"]})
+        _refuse_lengths(in_memory["lengths"])
     if locations and not is_table:
-        _refuse_for_locations({"axes": in_memory["axes"]})
-        return open_locations(location, options)
-    if passed:
-        raise ConfigError(
-            f"open_store: `{passed[0]}` opens a store, but `group` reads a table. Leave one out"
-        )
+        if in_memory["rates"] is None and in_memory["axes"] is None:
+            return open_locations(location, options)
+        clocks, names = split_clocks(in_memory["rates"], in_memory["axes"])
+        refuse_axes_of_locations(names)
+        return add_clocks(open_locations(location, options), clocks)
+    _refuse_beside_groups({name: options[name] for name in passed})
     return resolve_store(location, host=options["host"], **in_memory)
 
 
-def _refuse_for_locations(passed: Mapping[str, Any]) -> None:
-    """Raise if an argument is passed that is only for data in memory."""
-    advice = {
-        "lengths": "It is for a torch Dataset; of what is stored they are known. Leave it out",
-        "axes": "Of what is stored they are known: leave it out, or pass it to `write_store`",
-    }
-    for name, value in passed.items():
+def _refuse_beside_groups(options: Mapping[str, Any]) -> None:
+    """Raise if an option of stores is passed where the rows of a table are grouped."""
+    for name, value in options.items():
         if value is not None:
             raise ConfigError(
-                f"open_store: `{name}` goes with data in memory, but the data is a path. "
-                f"{advice[name]}"
+                f"open_store: `{name}` opens a store, but `group` reads a table. Leave one out"
             )
+
+
+def _refuse_lengths(lengths: Any) -> None:
+    """Raise if lengths are passed, which are only for data in memory."""
+    if lengths is not None:
+        raise ConfigError(
+            "open_store: `lengths` goes with data in memory, but the data is a path. It is for a "
+            "torch Dataset; of what is stored they are known. Leave it out"
+        )
+
+
+def _open_with_ids(
+    sequences: Any, id: str, axes: Axes | None, key: str, group: str | None
+) -> tuple[SequenceStore, Axes | None]:
+    """Return sequences as a store whose ids are the values of a field, and the axes to write."""
+    if group is not None or key != ID_FIELD:
+        other = f"`group` ({group!r})" if group is not None else f"`key` ({key!r})"
+        raise ConfigError(
+            f"write_store: `id` ({id!r}) and {other} cannot be combined: both name sequences. "
+            "Leave one out"
+        )
+    if is_part_list(sequences) or isinstance(sequences, Iterator):
+        raise ConfigError(
+            f"write_store: `id` ({id!r}) goes with a store, a path, a list or a table, but the "
+            f"data is a {type(sequences).__name__}. Pass `key`, the field that names them"
+        )
+    is_opened = is_store(sequences) or is_location(sequences) or are_locations(sequences)
+    store = with_ids(resolve_store(sequences, axes=None if is_opened else axes), id)
+    return store, axes if is_opened else None
 
 
 def _prepare_input(
     data: Any,
     axes: Mapping[str, str | None] | None,
+    clocks: dict[str, Axis],
     key: str,
     group: str | None,
     order: str | None,
-) -> tuple[Any, Mapping[str, str | None] | None]:
-    """Return sequences in the form that a writer takes, and the axes of their fields."""
+    missing: Missing | None,
+) -> tuple[Any, Mapping[str, str | None] | None, dict[str, Axis]]:
+    """Return sequences in the form that a writer takes, the axes of their fields, their clocks."""
     check_axes(axes)
     refuse_order_alone(order, group)
+    if group is not None and missing != "drop" and find_table_backend(data, default_host()):
+        data, group, order = open_groups(data, group, order, missing, axes), None, None
+        missing = None
     is_located = is_location(data) or are_locations(data)
     if is_store(data) or (is_located and group is None):
         store = resolve_store(data)
@@ -360,11 +456,32 @@ def _prepare_input(
                 "it. Write a part that was split without `context`, or the store before the split"
             )
         carried = find_carried_transform(store)
+        if carried is None:
+            store, clocks = add_clocks(store, clocks), {}
         rows = StoreSequences(store, key)
         if carried is not None:
             rows = carried.make_rows(store, carried, key)
         data, axes = rows, {**rows.axes, **(axes or {})}
-    return resolve_rows(data, axes, group, order)
+        kept = keep_clocks(store)
+        clocks = {name: kept[name] for name in kept if name in axes.values()} | clocks
+    return *resolve_rows(data, axes, group, order, missing), clocks
+
+
+def _select_clocks(
+    write: Any, format: str, kept: Mapping[str, Axis], *, is_given: bool
+) -> dict[str, Any]:
+    """Return the argument for the clocks of axes, if there are any and the writer records them."""
+    if is_given:
+        return select_options("write_store", write, format, {"rates": kept})
+    if not kept or takes_option(write, "rates"):
+        return {"rates": kept} if kept else {}
+    warnings.warn(
+        f"write_store: {format!r} does not record sampling rates, so those of {', '.join(kept)} "
+        "are dropped. Pass `rates` where it is opened, or write format='arrow'",
+        SeqDataWarning,
+        stacklevel=3,
+    )
+    return {}
 
 
 def _check_seed(shuffle: Any) -> int | None:
@@ -378,7 +495,7 @@ def _check_seed(shuffle: Any) -> int | None:
     is_integer = isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool)
     if not is_integer or not 0 <= shuffle < 1 << 64:
         needed = "an integer in [0, 2**64), the seed of a random order, or None"
-        remedy = "Pass for example `shuffle`=0"
+        remedy = "Pass for example `shuffle=0`"
         raise ConfigError(must_be("write_store: `shuffle`", needed, repr(shuffle), remedy))
     return int(shuffle)
 

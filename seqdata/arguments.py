@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeGuard
 
 from seqdata.errors import ConfigError, did_you_mean
 
@@ -15,7 +15,6 @@ _ARGUMENT_HINTS = {  # names of torch's DataLoader and of other DataModules
     "batch_sampler": "pass the policy that makes batches, such as batching=Bucketed(32)",
     "sampler": "pass the policy that draws sequences, such as batching=Bucketed(32)",
     "shuffle": "policies shuffle by themselves; batching=Bucketed(32, shuffle=True) says so",
-    "collate_fn": "pass it as collator=",
     "drop_last": "pass tail='drop'",
     "dataset": "pass it as the first argument of Loader, or as train= of SequenceDataModule",
     "data_dir": "pass the location as train=, val=, test= or predict=",
@@ -48,6 +47,26 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
         constructor(*args, **kwargs)
 
     return wrapper
+
+
+def to_plain(value: Any) -> Any:
+    """Return a Mapping or Sequence of any class, such as Hydra's, as a dict or list.
+
+    Strings, lists, tuples and all other values are returned as they are, but for values of dicts.
+
+    Examples:
+        >>> to_plain({"x": range(2), "y": "ab"})
+        {'x': [0, 1], 'y': 'ab'}
+    """
+    if isinstance(value, Mapping):
+        return {key: to_plain(each) for key, each in value.items()}
+    is_other = not isinstance(value, str | bytes | bytearray | list | tuple)
+    return [to_plain(each) for each in value] if is_sequence(value) and is_other else value
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    """Return whether a value is a list, or anything like one, and not a string."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
 def takes_option(opener: Callable[..., Any], option: str) -> bool:

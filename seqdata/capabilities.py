@@ -5,7 +5,7 @@ A store has a capability by having its members; nothing is inherited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from seqdata.linked_axes import Axis
     from seqdata.protocols import Store
 
 
@@ -124,3 +125,57 @@ class SupportsCopy(Protocol):
     def is_copied_to_workers(self) -> bool:
         """Whether the pickle contains the data; else a reopened store's fingerprint is compared."""
         ...
+
+
+@runtime_checkable
+class SupportsLinkedAxes(Protocol):
+    """A store that knows the sampling rates of axes: a window of one takes the same time of all."""
+
+    @property
+    def linked_axes(self) -> Mapping[str, Axis]:
+        """Axis -> its rate and the time of its first sample; axes of unknown rate are not there."""
+        ...
+
+
+def get_linked_axes(store: Store) -> Mapping[str, Axis]:
+    """Return the axes of a store whose sampling rates are known, with their clocks."""
+    return store.linked_axes if isinstance(store, SupportsLinkedAxes) else {}
+
+
+@runtime_checkable
+class SupportsAxisOffsets(Protocol):
+    """A store whose sequences may be pieces of recordings."""
+
+    def axis_starts(self, axis: str) -> NDArray[np.int64] | None:
+        """Return the first timestep of each sequence in its recording, int64 (sequences,).
+
+        None: all begin at 0.
+        """
+        ...
+
+
+def get_axis_starts(store: Store, axis: str) -> NDArray[np.int64] | None:
+    """Return the first timestep of each sequence in its recording; None: all begin at 0."""
+    return store.axis_starts(axis) if isinstance(store, SupportsAxisOffsets) else None
+
+
+@runtime_checkable
+class SupportsVersion(Protocol):
+    """A store over files of others, whose fingerprint does not change with every byte of them."""
+
+    @property
+    def version(self) -> str | None:
+        """Digest that differs from that of any later version; None: of a stream, read once."""
+        ...
+
+
+def get_version(store: Store) -> str | None:
+    """Return the version of a store's data, empty if its fingerprint is one; None: it has none."""
+    if isinstance(store, SupportsVersion):
+        return store.version
+    if isinstance(store, SupportsBase):
+        return get_version(store.base)
+    if isinstance(store, SupportsStores):
+        found = [get_version(each) for each in store.stores]
+        return None if None in found else "".join(map(str, found))
+    return ""

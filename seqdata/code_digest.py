@@ -131,7 +131,7 @@ def describe_code(name: str, obj: Any) -> Description:
     """Return a description of a callable that is equal in processes with the same callable.
 
     Equal values have equal descriptions, independent of identity, order in a set or device. Values
-    that may differ between processes are left out: paths, devices, random generators, values that
+    that may differ between processes are omitted: paths, devices, random generators, values that
     are called a rank, and those that a class leaves out of its ``__getstate__``.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import re
@@ -10,10 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import ConfigError, MissingShardError, PluginError, RemoteReadError
+from seqdata.errors import (
+    ConfigError,
+    MissingShardError,
+    PluginError,
+    RemoteReadError,
+    must_be,
+)
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Opener
 from seqdata.readers.binary import LIBRARY_BY_SUFFIX
+from seqdata.readers.source import find_suffix
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES
 from seqdata.storage.arrow.open_remote import file_exists
 from seqdata.storage.braces import expand_location, split_location
@@ -58,6 +66,7 @@ TAR = PackagedForm(
 """Tar shards: also what braces and folders of no other form mean. The only plugin named here."""
 _MOST_NAMES = 100_000  # most names of a folder that are examined
 
+_OPTION = re.compile(r"([^,=]+)=((?:\[[^\]]*\]|[^,\[])*)(?:,|$)")  # fields=[a,b]
 _BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")  # x-{000..017}.tar
 
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -168,7 +177,9 @@ def refuse_binary_file(location: LocationLike) -> None:
         ConfigError: If it is such a file.
     """
     ending = os.path.splitext(os.fspath(location))[1].lower()
-    if ending not in LIBRARY_BY_SUFFIX or is_remote(location) or not local_path(location).is_file():
+    if ending not in LIBRARY_BY_SUFFIX or find_suffix(location) != ending:
+        return
+    if is_remote(location) or not local_path(location).is_file():
         return
     raise ConfigError(
         f"open_store: no installed backend opens {os.fspath(location)!r} by its suffix "
@@ -183,8 +194,13 @@ def find_backend(
 ) -> Opener:
     """Return the opener of a backend; the location is used in messages.
 
+    Args:
+        name: A name, also with options (``tokens:dtype=uint32``), a format, or an opener.
+        location: The location.
+        host: The plugin host that finds names.
+
     Raises:
-        ConfigError: If ``name`` is neither a name nor an opener.
+        ConfigError: If ``name`` is neither a name nor an opener, or an option is invalid.
         PluginError: If the backend is not installed or broken.
     """
     if not isinstance(name, str):
@@ -195,7 +211,39 @@ def find_backend(
             f"is not installed; pip install {TAR.package}",
             package=TAR.package,
         )
-    return as_opener(host.backend(name))
+    plain, separator, options = name.partition(":")
+    found: Any = host.backend(plain)
+    return as_opener(_configure(plain, found, options) if separator else found)
+
+
+def _configure(name: str, backend: Any, text: str) -> Any:
+    """Return a backend with options, as a command has them: ``dtype=uint32,fields=[a,b]``.
+
+    Raises:
+        ConfigError: If it has no such option, or a value is invalid.
+    """
+    import yaml
+
+    pairs = _OPTION.findall(text)
+    if not pairs or "".join(found[0] for found in _OPTION.finditer(text)) != text:
+        needed = "NAME:option=value,option=[value,value]"
+        raise ConfigError(must_be("`backend`", needed, repr(f"{name}:{text}"), "Check it"))
+    has_fields = dataclasses.is_dataclass(backend) and not isinstance(backend, type)
+    known = (
+        [field.name for field in dataclasses.fields(backend) if field.init] if has_fields else []
+    )
+    for option, _ in pairs:
+        if option.strip() not in known:
+            raise ConfigError(
+                f"backend {name!r}: has no option {option.strip()!r}; it has "
+                f"{', '.join(known) or 'none'}. Leave it out"
+            )
+    try:
+        values = {option.strip(): yaml.safe_load(value) for option, value in pairs}
+    except yaml.YAMLError as error:
+        needed = "values as in YAML"
+        raise ConfigError(must_be(f"backend {name!r}", needed, repr(text), "Check it")) from error
+    return dataclasses.replace(backend, **values)
 
 
 def as_opener(backend: Callable[..., Any] | FileFormat) -> Callable[..., Any]:
@@ -206,7 +254,7 @@ def as_opener(backend: Callable[..., Any] | FileFormat) -> Callable[..., Any]:
     """
     if isinstance(backend, type) and hasattr(backend, "index") and hasattr(backend, "suffixes"):
         backend = backend()
-    if isinstance(backend, FileFormat):
+    if isinstance(backend, FileFormat) and not callable(backend):  # else it opens by itself
         return FormatBackend(backend)
     if not callable(backend):
         raise ConfigError(

@@ -63,7 +63,7 @@ class SeqDataError(Exception):
 
     Attributes:
         details: Values that name the place: ``shard``, ``sequence``, ``field``, ``offset``, …;
-            docs/reference/errors.md lists them all.
+            docs/guides/trouble/errors.md lists them all.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -147,7 +147,8 @@ def must_be(name: str, needed: str, found: str, remedy: str = "") -> str:
         remedy: Advice in whole sentences, without the last full stop; empty: none.
     """
     message = f"{name} must be {needed}, but is {found}"
-    return f"{message}. {remedy}." if remedy else message
+    end = "" if remedy.endswith("?") else "."
+    return f"{message}. {remedy}{end}" if remedy else message
 
 
 class StopIterationGuard:
@@ -279,16 +280,29 @@ def as_integer(value: object) -> int | None:
         return None
 
 
+def check_count(owner: str, least: int = 1, **counts: object) -> None:
+    """Raise a ConfigError unless every named argument is an integer of at least ``least``."""
+    for name, value in counts.items():
+        number = as_integer(value)
+        if number is None or number < least:
+            needed = f"an integer of at least {least}"
+            raise ConfigError(must_be(f"{owner}: `{name}`", needed, repr(value)))
+
+
 def did_you_mean(name: object, names: Iterable[str]) -> str:
     """Return "did you mean ...?" with the most similar name; empty if none is similar.
 
     Examples:
         >>> did_you_mean("lable", ["label", "x"])
         "did you mean 'label'?"
+        >>> did_you_mean("fp1", ["Fp1", "Fp2"])
+        "did you mean 'Fp1'?"
     """
     import difflib  # needed for errors only
 
-    matches = difflib.get_close_matches(str(name), list(names), n=1)
+    known = list(names)
+    matches = [each for each in known if each.casefold() == str(name).casefold()]
+    matches = matches or difflib.get_close_matches(str(name), known, n=1)
     return f"did you mean {matches[0]!r}?" if matches else ""
 
 

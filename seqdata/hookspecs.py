@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from seqdata.plan import Plan
     from seqdata.protocols import CollatorFactory, Opener, PolicyFactory, Reader
 
+SEQDATA_API = 1
+"""Level of the hooks and of ``seqdata.backends``. Within a level hooks gain arguments only; a
+package that needs a higher one says so in its entry points, and is refused."""
+
 hookspec = pluggy.HookspecMarker("seqdata")
 hookimpl = pluggy.HookimplMarker("seqdata")
 

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,12 +20,15 @@ import pluggy
 
 from seqdata import hookspecs
 from seqdata.errors import PluginError, did_you_mean
+from seqdata.hookspecs import SEQDATA_API
 from seqdata.plugin_source import (
+    API_GROUP,
     HOOK_BY_KIND,
     CommandClaim,
     Factory,
     PluginSource,
     SuffixClaim,
+    find_offers,
     format_cause,
     normalize_name,
 )
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "seqdata"
 SUFFIX_GROUP = "seqdata.suffixes"
+TABLE_GROUP = "seqdata.tables"
 COMMANDS = "seqdata.commands"
+CLASSES = "seqdata.classes"
+"""Entry points of classes that have a short name: transforms, models, DataModules."""
 CORE_DISTRIBUTION = "lightning-seqdata"
 _CORE = metadata.EntryPoint(name="core", value="seqdata.builtin", group=ENTRY_POINT_GROUP)
 _logger = logging.getLogger("seqdata.plugins")
@@ -54,6 +60,9 @@ class PluginInfo:
         state: ``built in``, ``installed`` (not imported), ``loaded``, ``off`` (excluded by
             ``SEQDATA_PLUGINS``) or ``broken``.
         cause: Error of a broken plugin.
+        api: Level of the hooks that it needs (``SEQDATA_API``).
+        offers: Kind (``backend``, ``policy``, ``collator``, ``reader``) -> names, as its text says
+            them; empty for an object passed in code.
     """
 
     name: str
@@ -62,6 +71,8 @@ class PluginInfo:
     module: str
     state: str
     cause: str = ""
+    api: int = SEQDATA_API
+    offers: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 class PluginHost:
@@ -88,6 +99,7 @@ class PluginHost:
         self._allowed_names: frozenset[str] = frozenset()
         self._is_discovering = False
         self._claims: tuple[SuffixClaim, ...] | None = None  # read from metadata when needed
+        self._table_claims: tuple[SuffixClaim, ...] | None = None
         if trace:
             self._manager.add_hookcall_monitoring(_log_call, _log_outcome)
 
@@ -136,15 +148,25 @@ class PluginHost:
         """
         with self._lock:
             if self._claims is None:
-                points = metadata.entry_points(group=SUFFIX_GROUP) if self._is_discovering else ()
-                unique_claims = dict.fromkeys(map(SuffixClaim.from_entry_point, points))
-                disabled = {
-                    source.distribution for source in self._plugin_sources() if source.is_disabled
-                }
-                self._claims = tuple(
-                    claim for claim in unique_claims if claim.distribution not in disabled
-                )
+                self._claims = self._read_claims(SUFFIX_GROUP)
             return self._claims
+
+    def table_claims(self) -> tuple[SuffixClaim, ...]:
+        """Return the kinds of tables with a row per timestep that packages claim for backends.
+
+        They come from the entry-point group ``seqdata.tables``: ``parquet = "frames"``. Kinds are
+        ``parquet``, ``arrow`` and ``stream``: what has ``__arrow_c_stream__``.
+        """
+        with self._lock:
+            if self._table_claims is None:
+                self._table_claims = self._read_claims(TABLE_GROUP)
+            return self._table_claims
+
+    def _read_claims(self, group: str) -> tuple[SuffixClaim, ...]:
+        points = metadata.entry_points(group=group) if self._is_discovering else ()
+        unique_claims = dict.fromkeys(map(SuffixClaim.from_entry_point, points))
+        disabled = {source.distribution for source in self._plugin_sources() if source.is_disabled}
+        return tuple(claim for claim in unique_claims if claim.distribution not in disabled)
 
     def commands(self) -> tuple[CommandClaim, ...]:
         """Return the commands that installed packages add, without importing them.
@@ -183,6 +205,25 @@ class PluginHost:
                 suffix=matches[0].suffix,
             )
         return matches[0].backend if matches else None
+
+    def backend_of_tables(self, kind: str) -> str | None:
+        """Return the backend that a package offers for tables with a row per timestep, if any.
+
+        Args:
+            kind: ``parquet``, ``arrow`` or ``stream``.
+
+        Raises:
+            PluginError: If several packages offer one.
+        """
+        names = [claim for claim in self.table_claims() if claim.suffix == kind]
+        if len(names) > 1:
+            claimants = " and ".join(f"{each.label} (backend {each.backend!r})" for each in names)
+            raise PluginError.at(
+                f"open_store: tables of kind {kind!r} are claimed by {claimants}. Pass `backend`, "
+                "or uninstall one of them.",
+                suffix=kind,
+            )
+        return names[0].backend if names else None
 
     def find(self, kind: str, name: str, *, everywhere: bool = True) -> Factory | None:
         """Return the factory of a kind under a name; None if nothing offers one.
@@ -281,6 +322,9 @@ class PluginHost:
                     f"entry point {source.name!r} is offered by {' and '.join(labels)}. "
                     "Uninstall all but one, or choose with SEQDATA_PLUGINS."
                 )
+        for source in self._installed:
+            if source.level_name is not None:
+                _set_level(source, source.level_name)
 
     def _plugin_sources(self) -> list[PluginSource]:
         with self._lock:
@@ -365,6 +409,21 @@ def core_version() -> str:
         return "0+unknown"
 
 
+def _set_level(source: PluginSource, text: str) -> None:
+    """Record the level of the hooks that a plugin needs; one that is not there is a fault."""
+    source.level = int(text) if text.isdecimal() else 0
+    if source.level < 1:
+        source.fault = PluginError(
+            f"the entry point of `{API_GROUP}` must be named by a level, from 1 on, but is "
+            f"{text!r}. Correct its metadata"
+        )
+    elif source.level > SEQDATA_API:
+        source.fault = PluginError(
+            f"needs level {source.level} of the hooks (`SEQDATA_API`), but seqdata "
+            f"{core_version()} has {SEQDATA_API}. Update lightning-seqdata"
+        )
+
+
 def _source_names(source: PluginSource) -> tuple[str, str]:
     return source.name, source.distribution
 
@@ -377,6 +436,8 @@ def _make_info(source: PluginSource) -> PluginInfo:
         module=source.module,
         state=source.state,
         cause=format_cause(source.first_fault) if source.first_fault else "",
+        api=source.level,
+        offers=find_offers(source.module) if source.distribution else {},
     )
 
 

@@ -77,7 +77,7 @@ class ConcatLengths(Mapping[str, NDArray[Any]]):
 
 @dataclass(frozen=True, eq=False)
 class SequenceIndex:
-    """Lengths of the sequences of a data set, per axis.
+    """Lengths of the sequences of a dataset, per axis.
 
     Args:
         lengths_of: Axis -> integer array (sequences,), in timesteps; all of equal size.
@@ -92,6 +92,12 @@ class SequenceIndex:
     Raises:
         ConfigError: If an array is not one-dimensional, not of integers, holds a negative length,
             or the axes differ in their number of sequences.
+
+    Examples:
+        >>> from seqdata import SequenceIndex
+        >>> index = SequenceIndex.from_lengths([3, 1, 2])
+        >>> len(index)
+        3
     """
 
     lengths_of: Mapping[str, NDArray[Any]]
@@ -140,7 +146,7 @@ class SequenceIndex:
 
     @classmethod
     def from_parts(cls, parts: Mapping[str, SequenceIndex]) -> Self:
-        """Return the index of several data sets, one after the other, for a mixture.
+        """Return the index of several datasets, one after the other, for a mixture.
 
         Args:
             parts: Name -> index, at least one.

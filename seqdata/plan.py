@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +23,12 @@ from seqdata.plan_table import (
     PlanBatch,
     concat_tables,
 )
+from seqdata.plotting.axes import draw
+from seqdata.plotting.page import render_figure, render_line, render_object
+from seqdata.plotting.plans import chart_plan
 from seqdata.report import BatchMeasures, PlanReport, make_report, measure_batches
+
+_MOST_IN_HTML = 1 << 15  # batches that are measured for a notebook
 
 PLAN_VERSION = 2
 """Part of every fingerprint; incremented when the same inputs give another plan than before."""
@@ -135,6 +141,39 @@ class Plan:
         order = self.order
         return f"Plan({len(self)} batches, {sharing_text}{f', {order}' if order else ''})"
 
+    def _repr_html_(self) -> str:
+        chart = chart_plan(self, "batches", most=_MOST_IN_HTML)
+        pictures = [chart, chart_plan(self)] if self.lanes else [chart]
+        order = [render_line(f"order: {self.order}")] if self.order else []
+        return render_object(repr(self), [*order, *map(render_figure, pictures)])
+
+    def plot(self, ax: Any = None, *, kind: str | None = None, label: str = "") -> Any:
+        """Draw the plan with matplotlib.
+
+        Many batches are added up, so that a plan of any size is a picture of at most 60 bars.
+
+        Args:
+            ax: Axes to draw into; None: those of a new figure.
+            kind: ``batches``: real timesteps and padding of each batch, in the order of the epoch;
+                ``padding``: padding per batch, most padded first, to compare several plans in the
+                same axes; ``lengths``: histogram of the rows' timesteps; ``lanes``: what each lane
+                reads in the first 40 steps; ``parts``: the batches of each part of a mixture.
+                None: ``lanes`` of a plan with lanes, else ``batches``.
+            label: Name of the plan in the legend or the title.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ConfigError: If matplotlib is not installed, or the plan has no lanes or parts to draw.
+
+        Examples:
+            >>> plan = Plan([[0, 0, 3], [1, 0, 2], [2, 0, 5]], offsets=[0, 2, 3])
+            >>> plan.plot().get_title()
+            '2 batches: 9.1 % padding'
+        """
+        return draw(chart_plan(self, kind, label=label), ax)
+
     def batch(self, index: int) -> PlanBatch:
         """Return one batch: its spans, and its rows from 0.
 
@@ -192,6 +231,13 @@ class Plan:
     def label_parts(self, indices: Sequence[int]) -> list[PartLabel] | None:
         """Return the part of a mixture of each of these batches; None without a mixture."""
         return self._table.label(indices)
+
+    def lane_begins(self, indices: Sequence[int]) -> NDArray[np.bool_] | None:
+        """Return whether each lane begins a new pass over its data in batches, bool (n, lanes).
+
+        None: all lanes do in batch 0, and in no other.
+        """
+        return self._table.lane_begins(indices)
 
     def locate_parts(self, index: int) -> Mapping[str, tuple[int, int]] | None:
         """Return the positions of a mixture's parts before a batch; None without such parts.

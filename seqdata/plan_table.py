@@ -121,6 +121,14 @@ class BatchTable(ABC):
         del numbers
         return None
 
+    def lane_begins(self, numbers: Sequence[int]) -> NDArray[np.bool_] | None:
+        """Return whether each lane begins a new pass over its data in batches, bool (n, lanes).
+
+        None: all lanes do in batch 0, and in no other.
+        """
+        del numbers
+        return None
+
     def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
         """Return the positions of a mixture's parts before a batch; None without such parts.
 

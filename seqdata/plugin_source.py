@@ -6,16 +6,22 @@ one of its names is looked up.
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Self
 
 import pluggy
 
 from seqdata.errors import PluginError, did_you_mean
+
+API_GROUP = "seqdata.api"
+"""Entry points that name the level of the hooks that a package needs (``SEQDATA_API``)."""
 
 HOOK_BY_KIND = {
     "backend": "seqdata_register_backends",
@@ -23,7 +29,7 @@ HOOK_BY_KIND = {
     "collator": "seqdata_register_collators",
     "reader": "seqdata_register_readers",
 }
-_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+NAME_PATTERN = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 Factory = Callable[..., Any]
 
@@ -90,6 +96,8 @@ class PluginSource:
         module: Name of its module.
 
     Attributes:
+        level: Level of the hooks that it needs: ``seqdata.hookspecs.SEQDATA_API``.
+        level_name: The level as its metadata has it; None: not there, which is level 1.
         plugin: The module or object once it is registered, else None.
         fault: Error for which it cannot be used; None: it can.
     """
@@ -107,6 +115,8 @@ class PluginSource:
         self.distribution = distribution
         self.version = version
         self.module = module
+        self.level = 1
+        self.level_name: str | None = None
         self.is_disabled = False
         self.plugin: object | None = None
         self.fault: Exception | None = None
@@ -119,7 +129,12 @@ class PluginSource:
     def from_entry_point(cls, point: metadata.EntryPoint) -> Self:
         """Return the source of an installed plugin, from metadata."""
         name, version = _get_distribution(point)
-        return cls(point.name, point.load, distribution=name, version=version, module=point.module)
+        source = cls(
+            point.name, point.load, distribution=name, version=version, module=point.module
+        )
+        own = point.dist.entry_points if point.dist else ()
+        source.level_name = next((each.name for each in own if each.group == API_GROUP), None)
+        return source
 
     @classmethod
     def from_object(cls, plugin: object) -> Self:
@@ -274,6 +289,42 @@ class LazyFactories(Mapping[str, Factory]):
         return name in self._paths  # that of Mapping would import it
 
 
+def find_offers(module: str) -> dict[str, list[str]]:
+    """Return what a module offers, from its text, without importing it.
+
+    Args:
+        module: Path of the module with the hooks.
+
+    Returns:
+        Kind -> names; without names where they are not written out. Empty if there is no text.
+    """
+    hooks = {hook: kind for kind, hook in HOOK_BY_KIND.items()}
+    try:
+        tree = ast.parse(_find_file(module).read_text("utf-8"))
+    except (ImportError, ValueError, OSError, SyntaxError):  # `--check` says what is wrong
+        return {}
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name in hooks:
+            names = found.setdefault(hooks[node.name], [])
+            tables = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+            keys = [key for each in tables if isinstance(each, ast.Dict) for key in each.keys]
+            names += [str(key.value) for key in keys if isinstance(key, ast.Constant)]
+    return found
+
+
+def _find_file(module: str) -> Path:
+    """Return the file of a module; only a package's own folder is looked up, none is imported."""
+    package, *parts = module.split(".")
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ImportError(f"there is no file of {module!r}")
+    if not spec.submodule_search_locations:
+        return Path(spec.origin)
+    path = Path(spec.submodule_search_locations[0], *parts)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 def normalize_name(name: str) -> str:
     """Return a name with all separators as hyphens, so that similar names are equal."""
     head = "." if name.startswith(".") else ""
@@ -287,9 +338,9 @@ def format_cause(fault: Exception) -> str:
 
 def _check_offer(kind: str, name: object, factory: object, reserved: set[str]) -> None:
     text = name if isinstance(name, str) else ""
-    if not _NAME.fullmatch(text.removeprefix(".") if kind == "reader" else text):
+    if not NAME_PATTERN.fullmatch(text.removeprefix(".") if kind == "reader" else text):
         raise PluginError(
-            f"offers {kind} {name!r}, but names must match {_NAME.pattern}. Rename it."
+            f"offers {kind} {name!r}, but names must match {NAME_PATTERN.pattern}. Rename it."
         )
     if normalize_name(text) in reserved:
         raise PluginError(f"offers {kind} {name!r}, a name of seqdata's own; rename it")

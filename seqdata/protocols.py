@@ -21,6 +21,7 @@ from seqdata.capabilities import SupportsObserver as SupportsObserver
 from seqdata.capabilities import SupportsPrefetch as SupportsPrefetch
 from seqdata.capabilities import SupportsShardCache as SupportsShardCache
 from seqdata.capabilities import SupportsStores as SupportsStores
+from seqdata.logical_types import LogicalType
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from seqdata.storage.integrity.audit import AuditReport
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Field:
     """Description of a field of a store.
 
@@ -40,11 +41,18 @@ class Field:
         shape: Shape of one timestep, or of the whole value where there is no axis: ``()``,
             ``(40,)``.
         axis: The timeline the field runs along; None: one value per sequence.
+        logical: What integers stand for: a ``Timestamp``, ``Duration`` or ``Categories``
+            (``seqdata.logical_types``); None: themselves.
     """
 
     dtype: str
     shape: tuple[int, ...] = ()
     axis: str | None = "time"
+    logical: LogicalType | None = None
+
+    def __repr__(self) -> str:
+        logical = "" if self.logical is None else f", logical={self.logical!r}"
+        return f"Field(dtype={self.dtype!r}, shape={self.shape!r}, axis={self.axis!r}{logical})"
 
 
 @runtime_checkable
@@ -96,7 +104,7 @@ Columns = Mapping[str, Column | Sequence[str] | Sequence[bytes]]
 
 @runtime_checkable
 class Store(Protocol):
-    """An opened data set. Cheap to pickle (it reopens itself), safe after fork and spawn.
+    """An opened dataset. Cheap to pickle (it reopens itself), safe after fork and spawn.
 
     The reopened data must be the same: store an absolute path, and compare the fingerprint. Worker
     processes compare it as well.
@@ -176,7 +184,7 @@ class SupportsParts(Protocol):
 
 
 class Policy(Protocol):
-    """A batching policy: a frozen dataclass that plans by lengths only."""
+    """A batching policy: a frozen dataclass that plans by lengths and values per sequence."""
 
     @property
     def axis(self) -> str:
@@ -254,7 +262,7 @@ class SupportsAudit(Protocol):
         """Return the number of bytes to check, and an iterator of reports.
 
         Args:
-            location: The data set.
+            location: The dataset.
             shard: Index of one shard; None: all.
             repair: Whether to rebuild indexes that are missing, damaged or of other data.
             on_progress: Called with the number of bytes checked, from any thread.

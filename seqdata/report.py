@@ -21,10 +21,10 @@ class PlanReport:
         sequences: Number of planned sequences, each counted once.
         timesteps: Number of planned real timesteps.
         padded: Timesteps after padding each batch to its longest row.
-        dropped: int64, indices of the sequences that are left out (too long, or empty).
+        dropped: int64, indices of the sequences that are not planned (too long, or empty).
         split: int64, indices of the sequences that are cut into several spans.
         truncated: int64, indices of the sequences whose end (or with ``keep="last"`` beginning) is
-            left out.
+            dropped.
         worst: Index of the most expensive batch; -1 without batches.
         worst_rows: Number of rows of that batch.
         worst_length: Timesteps of the longest row of that batch.

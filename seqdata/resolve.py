@@ -14,28 +14,28 @@ from typing import Any, cast
 
 import numpy as np
 
-from seqdata.arguments import select_options, takes_option
+from seqdata.arguments import is_sequence, select_options, takes_option
 from seqdata.detect import LocationLike, detect_backend_at, find_backend, refuse_binary_file
 from seqdata.errors import ConfigError, PluginError, SeqDataError, did_you_mean, must_be
 from seqdata.host import PluginHost, default_host
+from seqdata.linked_axes import Axis
 from seqdata.planning.policy import as_policy, find_base_policy
 from seqdata.protocols import Collator, Opener, Policy, Store
 from seqdata.readers.groups import iter_groups, refuse_order_alone
-from seqdata.readers.source import ReadOptions, count_suffixes, find_source
-from seqdata.readers.tables import find_table_format
-from seqdata.storage.concat import concat_stores
+from seqdata.readers.missing import Missing, refuse_missing_alone
+from seqdata.readers.row_tables import find_table_files
+from seqdata.readers.source import ReadOptions
+from seqdata.storage.concat import concat_stores, find_item_stores
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.dataset_items import DatasetItems
-from seqdata.storage.find_files import warn_left_out
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
+from seqdata.storage.linking import Clocks, name_axes, resolve_clocks, split_clocks
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import PartsStore, join_parts
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import redact_url
-from seqdata.storage.views import SequenceStore, as_sequence_store
-from seqdata.storage.writing.table_files import TABLE_KINDS
+from seqdata.storage.views import SequenceStore, as_sequence_store, link_axes
 
 _TORCH_DATASET = "torch.utils.data.dataset"
 _TORCH_LOADER = "torch.utils.data.dataloader"
@@ -47,14 +47,17 @@ POLICY_MEMBERS = ("axis", "num_batches", "plan")
 STORE_MEMBERS = ("base_numbers", "fields", "fingerprint", "keys", "lengths", "lengths_of", "read")
 
 
-def resolve_store(
+def resolve_store(  # noqa: PLR0913
     data: Any,
     *,
     lengths: Any = None,
     names: Sequence[str] | None = None,
     group: str | None = None,
     order: str | None = None,
-    axes: Axes | None = None,
+    missing: Missing | None = None,
+    axes: Mapping[str, Any] | None = None,
+    rates: Clocks | None = None,
+    as_items: bool = False,
     host: PluginHost | None = None,
 ) -> SequenceStore:
     """Return the store of data that a user passes.
@@ -67,19 +70,76 @@ def resolve_store(
         names: Names of the elements of items, if these are tuples of the same length.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
         order: The column by which the rows of a group are sorted; None if they are in order.
-        axes: For data in memory: field -> axis.
+        missing: The rule for missing values of a table with ``group``.
+        axes: Field -> axis, for data in memory; field or axis -> ``Axis``, for any data.
+        rates: Field or axis -> sampling rate.
+        as_items: Whether data with ``lengths``, also a list, has items of a ``collate_fn``.
         host: The plugin host that finds a backend.
 
     Raises:
-        ConfigError: If the data is none of these, or ``lengths`` or ``group`` do not fit it.
+        ConfigError: If the data is none of these, or an argument does not fit it.
     """
+    clocks, names_of_axes = split_clocks(rates, axes)
+    if as_items and lengths is not None and (is_map_style(data) or is_sequence(data)):
+        part_names = None if is_sequence(data) else _match_names(data, names)
+        return DatasetStore.of(data, lengths, names=part_names, axes=axes, may_be_opaque=True)
+    is_stored = is_location(data) or are_locations(data) or is_store(data)
+    table = (group, order, missing)
+    if is_stored and table == (None, None, None):
+        refuse_axes_of_locations(names_of_axes)
+    else:
+        names_of_axes = name_axes(clocks, names_of_axes)
+    store = _resolve_data(data, lengths, names, table, names_of_axes, host)
+    return add_clocks(store, clocks)
+
+
+def add_clocks(store: SequenceStore, clocks: Mapping[str, Axis]) -> SequenceStore:
+    """Return a store whose axes have clocks; the store itself if none are given.
+
+    Args:
+        store: Any store.
+        clocks: Field or axis -> clock.
+
+    Raises:
+        ConfigError: If there is no such field or axis, or an axis has two clocks.
+    """
+    if not clocks:
+        return store
+    linked = resolve_clocks(store.fields, store.lengths_of, clocks)
+    return link_axes(store, linked)
+
+
+def refuse_axes_of_locations(axes: Axes | None) -> None:
+    """Raise ConfigError if axes are named for data whose axes are known.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if axes is not None:
+        raise ConfigError(
+            "open_store: `axes` goes with data in memory, but the data is a path. Of what is "
+            "stored they are known: leave it out, or pass it to `write_store`"
+        )
+
+
+def _resolve_data(
+    data: Any,
+    lengths: Any,
+    names: Sequence[str] | None,
+    table: tuple[str | None, str | None, Missing | None],
+    axes: Axes | None,
+    host: PluginHost | None,
+) -> SequenceStore:
+    """Return the store of data whose axes have no clocks yet; see ``resolve_store``."""
     if _is_loader(data):
         raise ConfigError(
             f"dataset: a {type(data).__name__} makes batches itself, but sequences are needed. "
             "Pass its dataset: loader.dataset, with `lengths`"
         )
+    group, order, missing = table
+    refuse_missing_alone(missing, group)
     if group is not None or order is not None:
-        return MemoryStore.of(*group_rows(data, group, order, axes, host))
+        return open_groups(data, group, order, missing, axes, host=host)
     if is_map_style(data) and (lengths is not None or _needs_lengths(data)):
         if lengths is None:
             raise ConfigError(
@@ -109,7 +169,11 @@ def resolve_store(
 
 
 def resolve_parts(
-    data: Mapping[str, Any], policy: Policy, lengths: Any = None, names: Sequence[str] | None = None
+    data: Mapping[str, Any],
+    policy: Policy,
+    lengths: Any = None,
+    names: Sequence[str] | None = None,
+    **clocks: Any,
 ) -> PartsStore:
     """Return named data as the parts of one store, for a policy that draws from them.
 
@@ -118,6 +182,7 @@ def resolve_parts(
         policy: Policy that draws from the parts.
         lengths: Lengths of the items of Datasets: name -> lengths, or a function of an item.
         names: As in ``resolve_store``.
+        **clocks: ``axes``, ``rates`` and ``as_items`` of every part, as in ``resolve_store``.
 
     Raises:
         ConfigError: If the policy does not draw from parts, a part is invalid or empty, or parts
@@ -130,26 +195,35 @@ def resolve_parts(
             "policy, ...}), or one store."
         )
     parts: dict[str, Store] = {}
+    as_items = bool(clocks.get("as_items"))
     for name, part in data.items():
         own_lengths = lengths.get(name) if isinstance(lengths, Mapping) else lengths
-        own_lengths = None if callable(own_lengths) and not is_map_style(part) else own_lengths
+        if callable(own_lengths) and not takes_lengths(part, as_items=as_items):
+            own_lengths = None
         try:
-            parts[name] = resolve_store(part, lengths=own_lengths, names=names)
+            parts[name] = resolve_store(part, lengths=own_lengths, names=names, **clocks)
         except SeqDataError as error:
             raise type(error).at(f"data: part {name!r}: {error}", **error.details) from error
-    return join_parts(parts, read_together=not as_policy(policy).zips_parts)
+    have_items = as_items and all(map(find_item_stores, parts.values()))
+    read_together = not as_policy(policy).zips_parts and not have_items
+    return join_parts(parts, read_together=read_together)
 
 
 def resolve_rows(
-    data: Any, axes: Axes | None = None, group: str | None = None, order: str | None = None
+    data: Any,
+    axes: Axes | None = None,
+    group: str | None = None,
+    order: str | None = None,
+    missing: Missing | None = None,
 ) -> tuple[Any, Any]:
     """Return data in memory as a writer takes it, with its axes; anything else unchanged.
 
     Raises:
         ConfigError: If ``group`` or ``order`` does not fit the data.
     """
+    refuse_missing_alone(missing, group)
     if group is not None or order is not None:
-        return group_rows(data, group, order, axes)
+        return group_rows(data, group, order, missing, axes)
     if is_map_style(data) and _needs_lengths(data):
         return DatasetItems(data), axes
     return data, axes
@@ -178,7 +252,8 @@ def resolve_policy(
         if missing_names := find_missing_members(resolved, POLICY_MEMBERS):
             raise PluginError(
                 f"policy {policy!r}: its factory must return a Policy, but returned a "
-                f"{type(resolved).__name__} without {', '.join(missing_names)}. Tell its author."
+                f"{type(resolved).__name__} without {', '.join(missing_names)}. Report it to the "
+                "author of the plugin."
             )
         return cast(Policy, resolved)
     if options:
@@ -209,7 +284,7 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
         if not callable(resolved):
             raise PluginError(
                 f"collator {collator!r}: its factory must return a callable, but returned a "
-                f"{type(resolved).__name__}. Tell its author."
+                f"{type(resolved).__name__}. Report it to the author of the plugin."
             )
         return cast(Collator, resolved)
     if isinstance(collator, type) or not callable(collator):
@@ -221,6 +296,33 @@ def resolve_collator(collator: str | CollatorLike, *, host: PluginHost | None = 
     from seqdata.collators.collate_fn import Samples  # torch is imported only if needed
 
     return Samples(cast(Callable[..., Any], collator))
+
+
+def is_collate_fn(collator: Any) -> bool:
+    """Return whether a collator is a torch ``collate_fn``: a function of one argument."""
+    if isinstance(collator, str | type) or not callable(collator):
+        return False
+    return hasattr(collator, "collate_fn") or _takes_one_argument(collator)
+
+
+def choose_collator(
+    collator: CollatorLike | str | None, collate_fn: Callable[[list[Any]], Any] | None
+) -> CollatorLike | str | None:
+    """Return the collator of the two arguments.
+
+    Raises:
+        ConfigError: If both are given, or the function does not take one argument.
+    """
+    if collate_fn is None:
+        return collator
+    if collator is not None:
+        raise ConfigError(
+            "loader: `collator` and `collate_fn` cannot both be given. Leave one of them out"
+        )
+    if not is_collate_fn(collate_fn):
+        needed = "a function of one argument, a list of items"
+        raise ConfigError(must_be("loader: `collate_fn`", needed, f"{collate_fn!r:.200}"))
+    return collate_fn
 
 
 def open_location(
@@ -266,15 +368,81 @@ def open_location(
     if missing_names := find_missing_members(store, STORE_MEMBERS):
         raise PluginError(
             f"backend {name!r}: must return a Store, but returned a {type(store).__name__} "
-            f"without {', '.join(missing_names)}. Tell its author."
+            f"without {', '.join(missing_names)}. Report it to the author of the plugin."
         )
     return as_sequence_store(store)
+
+
+def open_groups(
+    data: Any,
+    group: str | None,
+    order: str | None,
+    missing: Missing | None,
+    axes: Axes | None,
+    *,
+    backend: str | Opener | FileFormat | None = None,
+    verify: str | None = None,
+    host: PluginHost | None = None,
+) -> SequenceStore:
+    """Return the store of a table with a row per timestep: in memory, or as a backend reads it.
+
+    Args:
+        data: A table, in memory or in files.
+        group: The column whose equal values make a sequence.
+        order: The column by which the rows of a group are sorted; None if they are in order.
+        missing: The rule for missing values.
+        axes: Field -> axis; None: one value per sequence.
+        backend: The backend; None: the one that an installed package offers for such a table, else
+            it is read into memory.
+        verify: Time at which checksums of the data are compared.
+        host: The plugin host that finds names.
+
+    Raises:
+        ConfigError: If the data is not a table, there is no such column, or the backend does not
+            take `group`.
+    """
+    host = host or default_host()
+    refuse_order_alone(order, group)
+    if backend is None and missing != "drop":  # which only memory can
+        backend = find_table_backend(data, host)
+    if backend is None:
+        return MemoryStore.of(*group_rows(data, group, order, missing, axes, host))
+    opener = find_backend(backend, "table", host)
+    options = {
+        "verify": verify, "group": group, "order": order, "missing": missing, "axes": axes,
+    }  # fmt: skip
+    return as_sequence_store(opener(data, **select_options("open_store", opener, backend, options)))
+
+
+def find_table_backend(data: Any, host: PluginHost) -> str | None:
+    """Return the backend that a package offers for a table with a row per timestep, if any."""
+    if not host.table_claims():
+        return None
+    if is_stream(data):
+        return host.backend_of_tables("stream")
+    if is_location(data):
+        data = [data]
+    if not are_locations(data) or not all(map(is_location, data)):
+        return None
+    if any(map(is_remote, data)):
+        return None
+    return host.backend_of_tables(find_table_files(data, warn=False)[1])
+
+
+def is_stream(data: Any) -> bool:
+    """Return whether data is a stream of Arrow batches, or a lazy frame, not a whole table."""
+    is_lazy = any(
+        base.__name__ == "LazyFrame" and base.__module__.partition(".")[0] == "polars"
+        for base in type(data).__mro__
+    )
+    return is_lazy or (hasattr(data, "__arrow_c_stream__") and not is_table(data))
 
 
 def group_rows(
     data: Any,
     group: str | None,
     order: str | None,
+    missing: Missing | None,
     axes: Axes | None,
     host: PluginHost | None = None,
 ) -> tuple[Iterator[Any], Axes | None]:
@@ -284,6 +452,7 @@ def group_rows(
         data: A table, in memory or in files.
         group: The column whose equal values make a sequence.
         order: The column by which the rows of a group are sorted; None if they are in order.
+        missing: The rule for missing values.
         axes: Field -> axis; None: one value per sequence.
         host: The plugin host that finds readers.
 
@@ -293,7 +462,7 @@ def group_rows(
     refuse_order_alone(order, group)
     single = [name for name, axis in (axes or {}).items() if axis is None]
     if is_location(data) or (are_locations(data) and all(map(is_location, data))):
-        options = ReadOptions(group=group, order=order, per_sequence=tuple(single))
+        options = ReadOptions(group=group, order=order, per_sequence=tuple(single), missing=missing)
         locations = [data] if is_location(data) else data
         return _read_table_files(locations, options, host or default_host()), axes
     if not is_table(data):
@@ -302,32 +471,14 @@ def group_rows(
             "pandas, Polars or Arrow table with a row per timestep, or the path of one. Leave it "
             "out, or read the table first"
         )
-    return iter_groups(to_arrow_table(data), str(group), single, order), axes
+    return iter_groups(to_arrow_table(data), str(group), single, order, missing), axes
 
 
 def _read_table_files(
     locations: Sequence[LocationLike], options: ReadOptions, host: PluginHost
 ) -> Iterator[Any]:
     """Return the sequences of local files, folders or globs of files that are one table."""
-    files = []
-    for location in locations:
-        if is_remote(location):
-            raise ConfigError(
-                f"open_store: {redact_url(os.fspath(location))!r} must be on this machine to be "
-                "read with `group`. Copy it, or read the table and pass it"
-            )
-        found, left_out = find_source(location)
-        warn_left_out([left_out], stacklevel=6)
-        files += found
-    format_name = find_table_format(files)
-    if format_name is None:
-        shown = ", ".join(f"{count} {suffix}" for suffix, count in count_suffixes(files).items())
-        where = ", ".join(str(os.fspath(location)) for location in locations)
-        raise ConfigError(
-            f"open_store: {where}: must be tables of one kind "
-            f"({', '.join(TABLE_KINDS)}) to be read with `group`, but has files of others "
-            f"({shown}). Name the files by a glob, or read the table and pass it"
-        )
+    files, format_name = find_table_files(locations)
     return iter(host.reader(format_name)(files, options))
 
 
@@ -343,7 +494,7 @@ def is_store(data: object) -> bool:
 
 def are_locations(data: object) -> bool:
     """Return whether data is a list of locations and stores, judged by its first item."""
-    if not isinstance(data, list | tuple) or not data:
+    if not is_sequence(data) or not data:
         return False
     first = data[0]
     return is_location(first) or (not isinstance(first, np.ndarray | dict) and is_store(first))
@@ -354,6 +505,16 @@ def is_map_style(data: Any) -> bool:
     if find_missing_members(data, ("__getitem__", "__len__")) or is_store(data):
         return False
     return not (isinstance(data, bytes | Mapping | np.ndarray | Sequence) or is_table(data))
+
+
+def takes_lengths(data: Any, *, as_items: bool) -> bool:
+    """Return whether a function of an item that returns its length is meant for data.
+
+    Args:
+        data: A Dataset, or, with ``as_items``, a list of items for a ``collate_fn``.
+        as_items: Whether a list may be one of items.
+    """
+    return is_map_style(data) or (as_items and is_sequence(data) and not are_locations(data))
 
 
 def find_missing_members(obj: object, members: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ for a fit with the Trainer, the settings by which it counted its steps.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -20,6 +21,7 @@ STATE_VERSION = 1
 Value = str | int | None
 _MAX_NUMBER, _MAX_SEED = 2**63, 2**64
 _MAX_SHOWN = 500
+_MAX_PARSED = 2000  # characters of a policy
 _LEFT_OUT = {"is_left_out": True}  # of a field: where it is None, as in states of earlier releases
 _PLAN_KEYS = ("data", "policy", "seed", "shift")
 
@@ -248,11 +250,16 @@ class ResumeState:
         return [name for name in changed if name != "data"] if "shift" in changed else changed
 
     def describe_differences(self, current: ResumeState, changed: Sequence[str]) -> str:
-        """Return the saved and the current values of changed inputs, for messages."""
+        """Return the saved and the current values of changed inputs, for messages.
+
+        Of a policy only the options that differ are shown.
+        """
+        values = {name: (getattr(self, name), getattr(current, name)) for name in changed}
+        if "policy" in values:
+            values["policy"] = show_different_options(*values["policy"])
         return "; ".join(
-            f"`{name}` was {_format_value(getattr(self, name))}, "
-            f"but is {_format_value(getattr(current, name))}"
-            for name in changed
+            f"`{name}` was {_format_value(saved)}, but is {_format_value(now)}"
+            for name, (saved, now) in values.items()
         )
 
     def _describe_changes(
@@ -295,6 +302,71 @@ class FitState(ResumeState):
     _ELSE: ClassVar[str] = "fit without `ckpt_path`"
     _MAX_POLICY: ClassVar[int] = 300
     _SHORT_POLICY: ClassVar[str] = "{start}... {digest}"
+
+
+def show_different_options(saved: str, current: str) -> tuple[str, str]:
+    """Return two policies as strings, each with only the options that the other does not have.
+
+    Strings that were shortened are shown from the first option that differs.
+
+    Examples:
+        >>> show_different_options("Fixed(batch_size=8, keep=1)", "Fixed(batch_size=9, keep=1)")
+        ('Fixed(batch_size=8)', 'Fixed(batch_size=9)')
+    """
+    try:
+        pair = [ast.parse(text[:_MAX_PARSED], mode="eval").body for text in (saved, current)]
+        _drop_equal_options(*pair)
+        return ast.unparse(pair[0]), ast.unparse(pair[1])
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # shortened, or no policy
+        signs = enumerate(zip(saved, current, strict=False))
+        same = next((n for n, (one, other) in signs if one != other), len(saved))
+        name = saved[: saved.find("(", 0, same) + 1]
+        begin = max(saved.rfind(sign, 0, same) + len(sign) for sign in (", ", "(", "{"))
+        if not name or begin <= len(name):
+            return saved, current
+        return f"{name}...{saved[begin:]}", f"{name}...{current[begin:]}"
+
+
+def _dump_key(key: ast.expr | None) -> str:
+    """Return the code of a key; that of ``**others`` is empty."""
+    return "" if key is None else ast.dump(key)
+
+
+def _drop_equal_options(one: ast.expr, other: ast.expr) -> None:
+    """Remove the options that two policies have in common, and those of policies within them."""
+    if isinstance(one, ast.Call) and isinstance(other, ast.Call):
+        values = [{option.arg: option.value for option in call.keywords} for call in (one, other)]
+        kept = _find_different(*values)
+        for call in (one, other):
+            call.keywords = [option for option in call.keywords if option.arg in kept]
+    elif isinstance(one, ast.Dict) and isinstance(other, ast.Dict):
+        values = [
+            {
+                _dump_key(key): value
+                for key, value in zip(dictionary.keys, dictionary.values, strict=True)
+            }
+            for dictionary in (one, other)
+        ]
+        kept = _find_different(*values)
+        for dictionary in (one, other):
+            pairs = zip(dictionary.keys, dictionary.values, strict=True)
+            chosen = [(key, value) for key, value in pairs if _dump_key(key) in kept]
+            dictionary.keys = [key for key, _ in chosen]
+            dictionary.values = [value for _, value in chosen]
+
+
+def _find_different(
+    one: Mapping[str | None, ast.expr], other: Mapping[str | None, ast.expr]
+) -> set[str | None]:
+    """Return the names whose values differ, or that only one has; equal parts of values go."""
+    names = {
+        name
+        for name in {*one, *other}
+        if name not in one or name not in other or ast.dump(one[name]) != ast.dump(other[name])
+    }
+    for name in names & one.keys() & other.keys():
+        _drop_equal_options(one[name], other[name])
+    return names
 
 
 def _format_value(value: Value) -> str:

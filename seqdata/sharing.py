@@ -118,7 +118,7 @@ class Step(NamedTuple):
     """The work of one rank in one step.
 
     Attributes:
-        number: Index of the batch in the plan; of a dummy row, that of the step's first batch.
+        number: Index of the batch in the plan; of a padding row, that of the step's first batch.
         spans: int64 (n, 3): sequence, start, stop in timesteps.
         rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
         weights: float32 (r,), weight of each row; 0 for a dummy or an idle row.
@@ -141,7 +141,7 @@ class Steps(NamedTuple):
     """The work of one rank in consecutive steps.
 
     Attributes:
-        numbers: Index of the batch of each step in the plan; of a dummy row, that of its step's
+        numbers: Index of the batch of each step in the plan; of a padding row, that of its step's
             first batch.
         table: A batch for each step.
         extended: The rows extended along a stream; None if spans are extended one by one.
@@ -204,7 +204,7 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
         world: The rank and the number of ranks; of a ring, also the time part of each row.
         first: Number of batches of the plan that all ranks together have trained in this epoch.
         tail: Treatment of ranks without a batch in the last step. ``fill``: row 0 of the step's
-            first batch with weight 0; ``drop``: the last uneven step is left out; ``repeat``: batch
+            first batch with weight 0; ``drop``: the last uneven step is skipped; ``repeat``: batch
             ``i mod batches`` again, with weight 1.
 
     Returns:
@@ -215,10 +215,17 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
         PlanError: If ``first`` is outside the plan, or ``drop`` would leave no step.
         ConfigError: If ``tail`` is none of these.
 
-    Example (9 batches, 2 ranks; numbers are batches, d is a dummy row):
+    With 9 batches on 2 ranks (numbers are batches, d is a padding row)::
+
         step     0  1  2  3  4
         rank 0   0  2  4  6  8
         rank 1   1  3  5  7  d
+
+    Examples:
+        >>> from seqdata import Fixed, SequenceIndex, World, share
+        >>> plan = Fixed(2).plan(SequenceIndex.from_lengths([1] * 18), seed=0, epoch=0)
+        >>> len(plan), len(share(plan, World(0, 2))), len(share(plan, World(1, 2)))
+        (9, 5, 5)
     """
     if tail not in get_args(Tail):
         raise ConfigError(must_be("share: `tail`", "'fill', 'drop' or 'repeat'", f"{tail!r}"))
@@ -226,11 +233,11 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
     if not 0 <= first <= count:
         raise PlanError(
             f"share: `first` must be in [0, {count}], the batches of the plan, but is {first}. The "
-            "state belongs to another data set, policy or seed."
+            "state belongs to another dataset, policy or seed."
         )
     if tail == "drop" and not plan.lanes and 0 < count < world.size:
         raise PlanError(
-            f"share: `tail`='drop' must leave at least one step, but leaves out all {count} "
+            f"share: `tail='drop'` must leave at least one step, but drops all {count} "
             f"batches on {world.size} ranks. Use 'fill' or 'repeat', fewer ranks or smaller "
             "batches."
         )
@@ -251,6 +258,54 @@ def count_steps(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
     if lanes:
         return batches
     return batches // world.size if tail == "drop" else -(-batches // world.size)
+
+
+def measure_ranks(
+    plan: Plan, size: int, tail: Tail = "fill"
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the timesteps of each rank in each step of an epoch.
+
+    Args:
+        plan: Plan of one epoch.
+        size: Number of ranks.
+        tail: As in ``share``.
+
+    Returns:
+        Real timesteps and timesteps after padding, int64 (steps, ranks) each. A padding row only
+        has the latter.
+    """
+    if plan.lanes:
+        return _measure_lane_ranks(plan, size)
+    measures = plan.measures
+    steps = count_steps(len(plan), World(0, size), tail)
+    real, padded = (np.zeros(steps * size, dtype=np.int64) for _ in range(2))
+    own = min(len(plan), steps * size)
+    real[:own], padded[:own] = measures.timesteps[:own], measures.padded[:own]
+    if own < steps * size:
+        if tail == "repeat":
+            repeated = np.arange(own, steps * size) % len(plan)
+            real[own:], padded[own:] = measures.timesteps[repeated], measures.padded[repeated]
+        else:
+            padded[own:] = plan.batch((steps - 1) * size).lengths[0]
+    return real.reshape(steps, size), padded.reshape(steps, size)
+
+
+def _measure_lane_ranks(plan: Plan, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    lanes = plan.lanes
+    bounds = [rank * lanes // size for rank in range(size + 1)]
+    real, padded = (np.zeros((len(plan), size), dtype=np.int64) for _ in range(2))
+    first = 0
+    while first < len(plan):
+        stop = max(first + 1, min(len(plan), plan.prepare(first)))
+        lengths = plan.slice(first, stop).row_lengths().reshape(-1, lanes)
+        for rank in range(size):
+            own = lengths[:, bounds[rank] : bounds[rank + 1]]
+            is_dummy = not own.shape[1]  # a copy of lane 0, of weight 0
+            width = lengths[:, 0] if is_dummy else own.max(axis=1)
+            real[first:stop, rank] = own.sum(axis=1)
+            padded[first:stop, rank] = width * max(1, own.shape[1])
+        first = stop
+    return real, padded
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -1,6 +1,6 @@
 """What all tests share: how hypothesis searches, whose cores are whose, and where a test stands.
 
-A test that shows a promise of docs/reliability.md says so: ``@pytest.mark.shows("I4")``. How many
+A test that shows a promise of reliability.md says so: ``@pytest.mark.shows("I4")``. How many
 cases it has tried goes into the report (``--report-log``): what hypothesis drew and the test
 passed, or what the test itself tells, ``record_property("cases", 12)``, or else one.
 """

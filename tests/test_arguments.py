@@ -21,7 +21,6 @@ def test_known_arguments_are_passed_on():
     ("name", "advice"),
     [
         ("batch_size", "pass the policy that makes batches, such as batching=Bucketed(32)"),
-        ("collate_fn", "pass it as collator="),
         ("prefetch_factor", "pass prefetch="),
         ("num_worker", "did you mean 'num_workers'?"),
         ("colour", "it takes data, num_workers, prefetch"),

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqdata import backends
-from seqdata.backends import Extents, FileFormat, FileIndex, FormatReader
+from seqdata import backends, open_store
+from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend, FormatReader, files
 from seqdata.errors import ConfigError
 from seqdata.readers.source import ReadOptions, find_source
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = (DOCS / "reference" / "backends.md", DOCS / "how-to" / "own-format.md")
+PAGES = tuple(DOCS / "about" / "extend" / name for name in ("backends.md", "own-format.md"))
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,11 @@ def folder(tmp_path):
 
 def test_the_face_is_small_and_each_name_is_in_an_example():
     assert len(backends.__all__) <= 25
+    names = (*backends.__all__, *files.__all__)
     code = "".join("".join(page.read_text("utf-8").split("```python")[1:]) for page in PAGES)
-    assert [name for name in backends.__all__ if not re.search(rf"\b{name}\b", code)] == []
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
     table = PAGES[0].read_text("utf-8")
-    assert [name for name in backends.__all__ if f"`{name}`" not in table] == []
+    assert [name for name in names if f"`{name}`" not in table] == []
 
 
 def test_files_are_read_once_as_input_and_others_are_skipped(folder):
@@ -56,3 +57,39 @@ def test_files_are_read_once_as_input_and_others_are_skipped(folder):
 def test_options_of_tables_are_refused(folder):
     with pytest.raises(ConfigError, match="`group` must be left out"):
         list(FormatReader(Bytes())(find_source(folder)[0], ReadOptions(group="g")))
+
+
+class Opening(Bytes):
+    """A format that opens by itself."""
+
+    def __call__(self, location, *, verify=None):
+        """Open one file of a folder."""
+        return FormatBackend(self)(f"{location}/b.raw", verify=verify)
+
+
+def test_a_format_that_is_callable_opens_by_itself(folder):
+    (folder / "notes.md").unlink()
+    for backend in (Opening(), Opening):
+        store = open_store(folder, backend=backend, verify="always")
+        assert store.keys(range(len(store))) == ["b.raw"]
+    assert len(open_store(folder, backend=Bytes())) == 2
+
+
+class Pair(Bytes):
+    """A format whose files say whether there is a file ``b.raw``."""
+
+    def index(self, file):
+        begins = np.array([0])
+        values = np.array([file.has_sibling("b.raw") + 2 * file.has_sibling("c.raw")])
+        seen = Extents(begins, begins, "int64", axis=None, values=values)
+        return FileIndex({"x": Extents(begins, begins + 3, "|u1"), "seen": seen})
+
+
+def test_a_sibling_that_was_only_looked_for_does_not_belong_to_the_index(folder):
+    store = open_store(folder / "a.raw", backend=Pair())
+    assert int(store[0]["seen"]) == 1
+    (folder / "b.raw").write_bytes(b"other")
+    (folder / "c.raw").write_bytes(b"new")
+    again = open_store(folder / "a.raw", backend=Pair())
+    assert again.fingerprint == store.fingerprint
+    assert int(again[0]["seen"]) == 1

@@ -145,6 +145,13 @@ def test_a_small_language_is_learned_better_by_temperature():
     assert losses[2] < losses[0] + 0.2
 
 
+def test_examples_read_japanese_vowels_of_the_package_without_a_folder():
+    x, labels = load_example("japanese_vowels").read_split(None, "TEST")
+    assert [one.shape for one in x[:2]] == [(19, 12), (17, 12)]
+    assert sorted(set(labels)) == list("123456789")
+    assert len(x) == len(labels) == 370
+
+
 def test_japanese_vowels_says_which_files_are_missing(tmp_path):
     with pytest.raises(SystemExit, match=r"has 0 files \*_TRAIN.ts, must have one"):
         load_example("japanese_vowels").read_split(tmp_path, "TRAIN")

@@ -16,7 +16,7 @@ from tests.example_runs import EXAMPLES, load_example, run_example
 from tests.preloaded import python
 
 DROP_IN = EXAMPLES / "drop_in"
-PAGE = EXAMPLES.parent / "docs" / "how-to" / "drop-in.md"
+PAGE = EXAMPLES.parent / "docs" / "guides" / "training" / "lightning.md"
 QUIET = {
     "accelerator": "cpu",
     "devices": 1,
@@ -61,7 +61,7 @@ def test_the_page_shows_the_difference_as_it_is():
         (DROP_IN / name).read_text().splitlines(keepends=True) for name in ("before.py", "after.py")
     ]
     diff = "".join(difflib.unified_diff(*lines, "before.py", "after.py", n=2))
-    assert f"```text\n{diff}```" in PAGE.read_text("utf-8")
+    assert f"```diff\n{diff}```" in PAGE.read_text("utf-8")
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers.*")

@@ -13,7 +13,7 @@ from seqdata.host import PluginHost
 from seqdata.plan import Plan
 
 HERE = Path(__file__)
-PAGE = HERE.parents[1] / "docs" / "reference" / "hooks.md"
+PAGE = HERE.parents[1] / "docs" / "about" / "extend" / "hooks.md"
 HOOKS = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, "seqdata_spec")}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqdata.errors import PluginError
-from seqdata.hookspecs import hookimpl
+from seqdata.hookspecs import SEQDATA_API, hookimpl
 from seqdata.host import PluginHost
 from seqdata.plan import Plan
 from seqdata.policies.fixed import Fixed
@@ -396,3 +396,57 @@ def test_metadata_is_read_when_a_name_is_not_the_cores_own(install, monkeypatch)
     assert host.policy("acme") is dict
     assert host.policy("acme") is dict
     assert len(asked) == 1
+
+
+class TestLevels:
+    """A package says in its metadata which level of the hooks it needs."""
+
+    def lay(self, install, level):
+        install("acme-levels", "1.0", {"acme": "acme_levels"}, acme_levels=offering("acme-a"))
+        (info,) = install.folder.glob("*.dist-info")
+        points = (info / "entry_points.txt").read_text()
+        (info / "entry_points.txt").write_text(f"{points}\n[seqdata.api]\n{level} = acme\n")
+        return PluginHost.discover(environ={})
+
+    def test_the_level_of_this_release_is_taken(self, install):
+        host = self.lay(install, SEQDATA_API)
+        assert host.policy("acme-a") is dict
+        assert {row.name: row.api for row in host.listing()}["acme"] == SEQDATA_API
+
+    def test_a_higher_level_is_refused_without_an_import(self, install):
+        host = self.lay(install, SEQDATA_API + 1)
+        text = r"acme-levels 1.0 .*: needs level 2 of the hooks \(`SEQDATA_API`\), but seqdata "
+        with pytest.raises(PluginError, match=text + r".* has 1. Update lightning-seqdata"):
+            host.policy("acme-a")
+        assert "acme_levels" not in sys.modules
+        (row,) = [row for row in host.listing() if row.name == "acme"]
+        assert (row.state, row.api) == ("broken", 2)
+
+    @pytest.mark.parametrize("level", ["0", "new"])
+    def test_what_is_no_level_is_refused(self, level, install):
+        with pytest.raises(PluginError, match=f"named by a level, from 1 on, but is '{level}'"):
+            self.lay(install, level).policy("acme-a")
+
+
+def test_offers_are_listed_from_the_text_of_a_module_without_an_import(install):
+    text = HEAD + (
+        "@hookimpl\ndef seqdata_register_backends():\n    return {'acme-x': 1, 'acme-y': 2}\n\n"
+        "@hookimpl\ndef seqdata_register_readers():\n    return TABLE\n"
+    )
+    install("acme-offers", "1.0", {"acme": "acme_offers"}, acme_offers=text)
+    (row,) = [row for row in PluginHost.discover(environ={}).listing() if row.name == "acme"]
+    assert row.offers == {"backend": ["acme-x", "acme-y"], "reader": []}
+    assert "acme_offers" not in sys.modules
+
+
+@pytest.mark.parametrize("text", ["def (", "\0"])
+def test_a_module_that_cannot_be_parsed_has_no_offers(text, install):
+    install("acme-text", "1.0", {"acme": "acme_text", "gone": "acme_gone.inner"}, acme_text=text)
+    rows = {row.name: row.offers for row in PluginHost.discover(environ={}).listing()}
+    assert rows["acme"] == rows["gone"] == {}
+
+
+def test_offers_of_the_packages_here_are_known():
+    rows = {row.name: row.offers for row in PluginHost.discover(environ={}).listing()}
+    assert rows["tokens"] == {"backend": ["tokens"]}
+    assert rows["arrays"] == {"backend": ["hdf5", "zarr"]}

@@ -130,8 +130,8 @@ def test_a_table_with_a_row_per_timestep_names_group(make, tmp_path):
 
 def test_lists_inside_of_a_group_are_left_out_with_a_warning():
     table = pa.table({"site": ["a", "a"], "x": [1, 2], "more": [[1], [2]]})
-    with pytest.warns(SeqDataWarning, match="column 'more' is left out: lists"):
-        assert list(open_store(table, group="site").fields) == ["id", "x"]
+    with pytest.warns(SeqDataWarning, match="column 'more' is dropped: lists"):
+        assert list(open_store(table, group="site").fields) == ["id", "site", "x"]
 
 
 def test_the_index_of_a_frame_is_kept_where_it_has_a_name():
@@ -144,7 +144,7 @@ def test_the_index_of_a_frame_is_kept_where_it_has_a_name():
         "x",
         "y",
     ]  # numbers: nothing lost
-    with pytest.warns(SeqDataWarning, match="the index is left out: it has no name; keep it with"):
+    with pytest.warns(SeqDataWarning, match="the index is dropped: it has no name; keep it with"):
         open_store(frame().set_index(pd.Index(list("abcdef"))))
     with pytest.raises(ConfigError, match=r"two of the name .*a named index of pandas is a column"):
         open_store(frame().rename_axis("y"))
@@ -157,7 +157,7 @@ def test_the_index_that_pandas_wrote_to_a_file_is_no_field(tmp_path):
     rows.to_parquet(tmp_path / "t.parquet")
     with pytest.warns(SeqDataWarning, match="'__index_level_0__' .an unnamed index of pandas"):
         assert list(open_store(tmp_path / "t.parquet").fields) == ["x"]
-    with pytest.warns(SeqDataWarning, match="'__index_level_0__' is left out: it is an index of"):
+    with pytest.warns(SeqDataWarning, match="'__index_level_0__' is dropped: it is an index of"):
         assert list(open_store(pa.Table.from_pandas(rows)).fields) == ["x"]
 
 
@@ -185,8 +185,8 @@ def test_a_column_of_pandas_that_arrow_has_no_type_for_is_refused_by_name(values
 def test_the_index_in_a_csv_file_of_pandas_is_no_field(tmp_path):
     pd.DataFrame(STEPS).to_csv(tmp_path / "steps.csv")
     table = pyarrow.csv.read_csv(tmp_path / "steps.csv")
-    with pytest.warns(SeqDataWarning, match="column '' is left out: it is an index of pandas"):
-        assert list(open_store(table, group="site").fields) == ["id", "load", "label"]
+    with pytest.warns(SeqDataWarning, match="column '' is dropped: it is an index of pandas"):
+        assert list(open_store(table, group="site").fields) == ["id", "site", "load", "label"]
 
 
 def test_an_iterator_that_does_not_fit_into_memory_is_stopped(monkeypatch):
@@ -282,9 +282,7 @@ def test_a_column_id_of_a_table_does_not_hide_its_groups(make, tmp_path):
         lambda: open_store(make(table), group="site"),
         lambda: write_store(tmp_path / "s", make(table), group="site"),
     ):
-        with pytest.warns(
-            SeqDataWarning, match=r"'id' is left out: .* 'site'.*; rename the column"
-        ):
+        with pytest.warns(SeqDataWarning, match=r"'id' is dropped: .* 'site'.*; rename the column"):
             assert [row["id"] for row in store()] == ["north", "south"]
     renamed = open_store(make({"row": table.pop("id"), **table}), group="site")
     assert renamed[0]["id"] == "north"

@@ -6,7 +6,7 @@ import pytest
 
 from seqdata.errors import ResumeError
 from seqdata.plan import PLAN_VERSION
-from seqdata.resume_state import FitState
+from seqdata.resume_state import FitState, show_different_options
 from tests.lightning.resuming import SAVED
 
 
@@ -80,3 +80,30 @@ def test_ranks_that_steps_are_balanced_for_may_be_unknown():
     saved = FitState.from_dict({**SAVED, "balance_ranks": None})
     assert saved.balance_ranks is None
     assert FitState.from_dict(SAVED).balance_ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("saved", "current", "shown"),
+    [
+        ("Fixed(size=8, keep='a')", "Fixed(size=9, keep='a')", ("Fixed(size=8)", "Fixed(size=9)")),
+        ("Fixed(size=8, n=None)", "Bucketed(size=8, m=4)", ("Fixed(n=None)", "Bucketed(m=4)")),
+        (
+            "Mix(parts={'a': Part(weight=1, policy=Fixed(size=3)), 'b': 2}, by='x')",
+            "Mix(parts={'a': Part(weight=1, policy=Fixed(size=4)), 'c': 2}, by='x')",
+            (
+                "Mix(parts={'a': Part(policy=Fixed(size=3)), 'b': 2})",
+                "Mix(parts={'a': Part(policy=Fixed(size=4)), 'c': 2})",
+            ),
+        ),
+        # shortened ones, with their digests
+        ("Mix(a=1, b={'c': 2\u2026 (f0)", "Mix(a=1, b={'c': 3\u2026 (0f)", ("Mix(...'c': 2\u2026 (f0)", "Mix(...'c': 3\u2026 (0f)")),  # noqa: E501
+        ("Mix(a=1, b=2\u2026 (f0)", "Mix(a=1, b=2\u2026 (0f)", ("Mix(...f0)", "Mix(...0f)")),
+        ("mine", "yours", ("mine", "yours")),
+        ("(" * 9999, ")", ("(" * 9999, ")")),
+    ],
+)  # fmt: skip
+def test_only_the_options_that_differ_are_shown(saved, current, shown):
+    assert show_different_options(saved, current) == shown
+    state, now = (FitState.from_dict({**SAVED, "policy": policy}) for policy in (saved, current))
+    text = state.describe_differences(now, ["policy", "seed"])
+    assert text.startswith(f"`policy` was {shown[0]!r:.500}, but is {shown[1]!r}; `seed` was ")

@@ -51,7 +51,7 @@ def test_drop_leaves_the_last_uneven_step_out():
 
 def test_drop_that_would_leave_nothing_is_refused():
     with pytest.raises(
-        PlanError, match=r"'drop' must leave .*, but leaves out all 9 batches on 10 ranks"
+        PlanError, match=r"`tail='drop'` must leave .*, but drops all 9 batches on 10 ranks"
     ):
         share(nine(), World(0, 10), tail="drop")
 
@@ -109,7 +109,7 @@ def test_a_step_before_the_position_is_refused():
 def test_totals_are_those_of_all_ranks():
     mine = share(nine(), World(1, 2))
     assert mine.totals(0, 1) == (2 * 1 + 2 * 2, 4)
-    assert mine.totals(4, 5) == (2 * 9, 2)  # the dummy row counts nothing
+    assert mine.totals(4, 5) == (2 * 9, 2)  # the padding row counts nothing
     assert mine.totals(0, 5) == (2 * sum(range(1, 10)), 18)
 
 
@@ -187,7 +187,7 @@ def test_steps_that_come_by_runs_are_the_batches_of_the_plan(world, most):
                     assert np.array_equal(step.lengths, due.lengths)
                     assert step.weights.all()
                 else:
-                    assert not step.weights.any()  # dummy rows
+                    assert not step.weights.any()  # padding rows
                 number += 1
 
 

@@ -28,6 +28,11 @@ UNCLEAR = re.compile(
     | \bbehind\ one\ another\b    # contiguous
     | \bfor\ ever\b               # leak
     | \bhad\ better\b             # should
+    | \bdata\ sets?\b             # dataset
+    | \b(filler|dummy)\ (batch|row)    # padding batch, padding row
+    | \b(is|are|was|were)\ left\ out\b  # dropped, omitted, skipped
+    | \bwhole\ numbers?\b         # integer
+    | \bfilter\ the\ index\b      # filter with store.where(...)
     | (?<!\bthere\ )\b(is|are)\ no\ (?!longer|more|less|fewer|such|\w+'s)\w    # is not a
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -35,22 +40,25 @@ UNCLEAR = re.compile(
 """Words and patterns that a docstring or message does not have; what to write instead."""
 
 
-GLOSSARY = ROOT / "docs" / "explanation" / "glossary.md"
+GLOSSARY = ROOT / "docs" / "about" / "glossary.md"
 
 MOST_TERMS = 60
 
 WORDS_OF_THE_FIELD = {
     "access", "allocator", "array", "audit", "base", "batch", "bucketed", "cache", "change",
     "collate", "config", "consistency", "content", "copy", "corrupt", "data", "dataset", "decode",
-    "died", "differ", "encoder", "error", "exact", "failed", "file", "finished", "fixed", "form",
+    "died", "differ", "encoder", "error", "event", "exact", "failed", "file", "finished", "fixed",
+    "forecast", "form",
     "format", "header", "host", "incomplete", "index", "item", "joint", "label", "learning",
-    "limit", "loader", "locality", "logger", "mean", "memory", "mismatch", "missing", "mix",
+    "limit", "loader", "locality", "logger", "long", "mean", "memory", "mismatch",
+    "missing", "mix",
     "module", "monitor", "name", "observer", "offset", "opened", "option", "output", "padded",
     "peer", "plugin", "prediction", "preempted", "preemption", "prefetch", "quantile", "ragged",
-    "random", "rank", "rate", "raw", "read", "reader", "remote", "rescale", "sample", "seq",
-    "shard", "single", "sorted", "stage", "stall", "state", "statistic", "std", "support", "target",
-    "tbptt", "text", "token", "unknown", "unsafe", "varying", "vocabulary", "warning", "wav",
-    "worker", "world", "writable", "writer", "writing",
+    "random", "rank", "rate", "raw", "read", "reader", "remote", "rescale", "robust", "speech",
+    "sample", "seq",
+    "shard", "single", "sorted", "stage", "stall", "state", "statistic", "std", "support", "table",
+    "target", "tbptt", "text", "token", "unknown", "unsafe", "varying", "vocabulary", "warning",
+    "wav", "worker", "world", "writable", "writer", "writing",
 }  # fmt: skip
 """Words in names of public classes that mean what they mean elsewhere: none of ours."""
 
@@ -114,6 +122,10 @@ def test_docstrings_and_messages_are_plain_english():
         ("ranks go on to the next", True, []),
         ("it is no store, and there is no index", True, ["is no s"]),
         ("it is no longer needed", True, []),
+        ("a data set of\n    two", True, ["data set"]),
+        ("the filler row is left out", False, ["filler row", "is left out"]),
+        ("the filler rows are dropped", False, ["filler row"]),
+        ("a whole number", False, ["whole number"]),
     ],
 )
 def test_what_is_found_in_a_text(text, is_docstring, expected):

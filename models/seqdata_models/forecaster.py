@@ -96,7 +96,7 @@ class Forecaster(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids`` and ``start`` (r,) int64 on the CPU and ``forecast`` (r, horizon, F).
 
-        Dummy rows are left out. Windows without a horizon suffice: true values are not read.
+        Padding rows are dropped. Windows without a horizon suffice: true values are not read.
 
         Raises:
             ConfigError: If rows differ in length: a forecast would begin behind padding.

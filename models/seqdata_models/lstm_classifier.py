@@ -118,7 +118,7 @@ class LSTMClassifier(L.LightningModule):
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return ``ids`` (n,) int64 on the CPU and ``logits`` (n, classes), without dummy rows."""
+        """Return ``ids`` (n,) int64 on the CPU and ``logits`` (n, classes); no padding rows."""
         counted = batch.weight > 0
         return {"ids": batch.ids[counted.cpu()], "logits": self(batch)[counted]}
 

@@ -113,7 +113,7 @@ class LSTMTagger(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids`` and ``lengths`` (n,) int64 on the CPU and ``logits`` (n, T, classes).
 
-        Dummy rows are left out.
+        Padding rows are dropped.
         """
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()

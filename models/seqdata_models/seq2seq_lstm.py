@@ -124,7 +124,7 @@ class Seq2SeqLSTM(L.LightningModule):
 
         Returns:
             ``ids`` (n,) int64 on the CPU, ``tokens`` (n, max_length), 0 after the end, and
-            ``lengths`` (n,), both int64; dummy rows are left out.
+            ``lengths`` (n,), both int64; padding rows are dropped.
         """
         counted = batch.weight > 0
         state = self._encode(batch)

@@ -111,7 +111,7 @@ class StatefulLM(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``nll`` (n, T).
 
-        Dummy rows and idle lanes are left out. If a row holds several sequences, ``ids`` and
+        Padding rows and idle lanes are dropped. If a row holds several sequences, ``ids`` and
         ``start`` are those of the first.
         """
         is_counted_cpu = (batch.weight > 0).cpu()

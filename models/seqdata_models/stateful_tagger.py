@@ -95,7 +95,7 @@ class StatefulTagger(L.LightningModule):
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``logits``.
 
-        Logits are (n, T, classes). Dummy rows and idle lanes are left out. If a row holds several
+        Logits are (n, T, classes). Padding rows and idle lanes are dropped. If a row holds several
         sequences, ``ids`` and ``start`` are those of the first.
         """
         is_counted_cpu = (batch.weight > 0).cpu()

@@ -19,7 +19,7 @@ def labelled() -> list[dict[str, object]]:
     random = np.random.default_rng(0)
     return [
         {"x": random.normal(size=(int(random.integers(3, 20)), 4)), "y": int(random.integers(3))}
-        for _ in range(17)  # 5 batches of 4: the last is short, and a dummy row beside it
+        for _ in range(17)  # 5 batches of 4: the last is short, and a padding row beside it
     ]
 
 

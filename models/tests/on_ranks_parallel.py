@@ -1,4 +1,4 @@
-"""Fit under a strategy, on from a checkpoint; run as ``on_ranks_parallel.py SPEC`` (JSON)."""
+"""Fit under a strategy, resumed from a checkpoint if one is given; run with SPEC (JSON)."""
 
 import json
 import os

@@ -173,7 +173,7 @@ def train_by_hand(case: str, dtype: torch.dtype, clip: float = 0.5) -> dict[str,
 
 
 def difference(left: Any, right: Any) -> float:
-    """Return the largest difference of numbers in two trees; digests are left out."""
+    """Return the largest difference of numbers in two trees; digests are dropped."""
     if isinstance(left, torch.Tensor):
         assert left.shape == right.shape
         return float((left.double() - right.double()).abs().max()) if left.numel() else 0.0

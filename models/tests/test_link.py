@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
-from seqdata_models.parallel.link import Link, LinkTimeouts
+from seqdata_models.parallel.link import _ERROR, Link, LinkTimeouts
 from torch.distributed import HashStore
 
 from seqdata import PeerFailedError
@@ -47,3 +48,41 @@ def test_a_process_that_has_got_what_it_waited_for_waits_no_more():
     assert store.get("wait/0") == b""
     link.forget("late")
     assert not store.check(["late"])
+
+
+def make_link(world, **timeouts):
+    """Return the link of rank 0, without its thread."""
+    link = Link.__new__(Link)
+    link._rank, link._world, link._timeouts = 0, world, LinkTimeouts(**timeouts)
+    link._store = link._thread_store = Store()
+    link._failure = link._computing = None
+    link._closed = threading.Event()
+    return link
+
+
+def test_a_process_without_a_sign_of_life_is_found_behind_one_that_has_not_begun():
+    link = make_link(3, unresponsive=5)
+    link._store.set("beat/2", "the same")  # rank 1 has set nothing
+    seen = {}
+    link._beat(0.0, seen)
+    link._beat(4.0, seen)
+    link.raise_failure()
+    link._beat(6.0, seen)
+    with pytest.raises(PeerFailedError, match="rank 2 gives no sign of life"):
+        link.raise_failure()
+
+
+def test_a_process_that_does_not_return_after_a_failure_is_ended(monkeypatch):
+    link = make_link(2, heartbeat=0.01, exit_grace=0.01)
+    link._store.set(_ERROR, "of rank 1")
+    ended, seen = [], []
+    monkeypatch.setattr(link, "_exit", ended.append)
+
+    def set_key(key, value):
+        seen.extend([key] * key.startswith("seen/"))
+        if len(seen) > 1:
+            link._closed.set()  # it looks again at what it has seen
+
+    monkeypatch.setattr(link._store, "set", set_key)
+    link._watch()
+    assert (seen, ended) == (["seen/0"], ["of rank 1"])

@@ -138,7 +138,7 @@ def marked(count: int, seed: int) -> list[Marked]:
 
 
 def accuracy_of_a_table(key, train: list[Marked], test: list[Marked]) -> float:
-    """Return how often the label is the one that is most frequent in training for the same key."""
+    """Return the accuracy of predicting the most frequent training label of each key."""
     seen: dict[object, Counter[int]] = {}
     for symbols, labels in train:
         for step, label in enumerate(labels.tolist()):

@@ -321,7 +321,7 @@ def test_a_ring_refuses_another_part_than_its_own():
 
 def test_what_cannot_be_split_is_refused():
     model = make_model("lstm", torch.float32)
-    with pytest.raises(ConfigError, match="`stages` must be at most the 3 recurrent layers"):
+    with pytest.raises(ConfigError, match="`stages` must be at most 3, the number"):
         Wavefront(model, Mesh(1)).stack.cut(4)
     with pytest.raises(ConfigError, match="`lane_groups` must be a number from 1, but is 0"):
         Ring(model, Mesh(1), 0)
@@ -415,7 +415,7 @@ def test_a_sequential_is_its_parts_and_parts_that_differ_by_split_are_refused():
     hidden.drop = nn.Dropout(0.1)
     for part, message in [
         (nn.BatchNorm1d(4), "itself, but there is a BatchNorm1d. Use nn.LayerNorm"),
-        (hidden, "for its masks to be seeded, but one is in a Module. Return what is before it"),
+        (hidden, "so that its masks can be seeded, but one is inside a Module. Split that part"),
     ]:
         model.parallel_stages = lambda part=part: [*plain, part]
         with pytest.raises(ConfigError, match=message):

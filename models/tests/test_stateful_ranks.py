@@ -60,7 +60,7 @@ def test_ranks_give_the_losses_metrics_and_parameters_of_one(ranks, one, tmp_pat
         held: dict[str, float] = {}
         for number, rank in enumerate(together["states"]):
             if number * lanes // ranks == (number + 1) * lanes // ranks:
-                assert rank == {"0": 0.0}  # dummy rows: it has no lanes
+                assert rank == {"0": 0.0}  # padding rows: it has no lanes
                 continue
             assert not held.keys() & rank.keys()
             held |= rank

@@ -22,11 +22,14 @@ from seqdata.batch.layouts import (
     LAYOUTS,
     LayoutName,
     check_layout,
+    cut_windows,
+    format_shape,
     offsets_from_lengths,
     pack,
-    view_dtype,
-    view_signed,
+    select_spans,
+    select_values,
 )
+from seqdata.batch.pictures import format_html, plot_batch
 from seqdata.errors import ConfigError, UnknownNameError, must_be
 
 ON_CPU = ("lengths", "ids", "start", "positions")
@@ -52,10 +55,10 @@ class SequenceBatch:
             field, or a list of str or bytes. ``batch["x"]`` is short for ``batch.data["x"]``.
         lengths: int64 (r,), real timesteps of each row; always on the CPU.
         ids: int64 (r,), indices in the base store; on the CPU. ``store.keys(batch)`` names them.
-        weight: float32 (r,), weight in the loss; 0 for a dummy row or an idle lane.
+        weight: float32 (r,), weight in the loss; 0 for a padding row or an idle lane.
         start: int64 (r,), the row's first timestep in its sequence; on the CPU.
         epoch: Epoch of the plan.
-        number: Index of the batch in the plan; of a dummy row, that of its step's first batch.
+        number: Index of the batch in the plan; of a padding row, that of its step's first batch.
         num_tokens: ``score.sum()`` of this rank, as planned.
         global_num_tokens: Sum of ``num_tokens`` over all ranks of the step.
         update_num_tokens: Sum of ``num_tokens`` over all ranks and steps of the optimizer update.
@@ -81,7 +84,15 @@ class SequenceBatch:
         layout: Layout of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
             nested tensor; ``varlen``, flat (N, *shape), row after row.
         axes: The axis of each field.
+        linked: Linked axis -> NumPy's int64 (2, r), its first timestep and the timesteps of the
+            context, of each row; see ``start_of``.
         whole: The batch with whole rows, without data, if this one has a time part; else None.
+
+    Examples:
+        >>> from seqdata import Loader, Sorted
+        >>> (batch,) = Loader([[1, 2, 3], [4]], Sorted(2, shuffle=False))
+        >>> batch["x"].tolist(), batch.lengths.tolist()
+        ([[1, 2, 3], [4, 0, 0]], [3, 1])
     """
 
     data: dict[str, Any]
@@ -114,6 +125,7 @@ class SequenceBatch:
     layout: LayoutName = "padded"
     axes: Axes = _DEFAULT_AXES
     whole: SequenceBatch | None = None
+    linked: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     _moved: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
     _rows: ClassVar[RowArrays | None] = None  # of a batch made by `described`
 
@@ -131,7 +143,7 @@ class SequenceBatch:
         row_lengths = torch.from_numpy(lengths)
         batch.__dict__ = {
             "data": {}, "lengths": row_lengths, "lengths_of": AxisMap({axes.axis: row_lengths}),
-            "axes": axes, "_moved": {}, "_rows": rows,
+            "axes": axes, "_moved": {}, "_rows": rows, "linked": {},
         }  # fmt: skip
         return batch
 
@@ -179,9 +191,34 @@ class SequenceBatch:
         shown = ", ".join(f"{name} {format_shape(value)}" for name, value in self.data.items())
         return f"SequenceBatch({len(self)} rows: {shown}; epoch {self.epoch}, batch {self.number})"
 
+    def _repr_html_(self) -> str:
+        return format_html(self)
+
+    def plot(self, ax: Any = None, *, field: str | None = None, row: int | None = None) -> Any:
+        """Draw the rows with matplotlib: scored and other timesteps, padding, weights; or values.
+
+        Args:
+            ax: Axes to draw into; None: those of a new figure.
+            field: Field whose values are drawn (the mean of its features); None: the mask.
+            row: Row whose features are drawn over time, with ``field``; None: all rows.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ConfigError: If matplotlib is not installed, or the field or row cannot be drawn.
+        """
+        return plot_batch(self, ax, field, row)
+
+    @property
+    def start_of(self) -> dict[str, Tensor]:
+        """Axis -> int64 (r,), the row's first timestep along each linked axis; on the CPU."""
+        linked = {axis: torch.from_numpy(rows[0].copy()) for axis, rows in self.linked.items()}
+        return AxisMap({self.axes.axis: self.start, **linked})
+
     @property
     def mask(self) -> Tensor:
-        """Real timesteps, on the device of the data, also those of a dummy row.
+        """Real timesteps, on the device of the data, also those of a padding row.
 
         bool (r, T); in layouts without rows bool (N,), one per value, False in a horizon.
         """
@@ -217,13 +254,13 @@ class SequenceBatch:
 
     @property
     def context(self) -> dict[str, Any]:
-        """The fields of windows up to their horizon: views (r, size, *shape)."""
-        return self._slice_windows(slice(None, -self.horizon or None))
+        """The fields of windows up to their horizon: (r, size, *shape); padded with 0 if uneven."""
+        return self._slice_windows(is_future=False)
 
     @property
     def future(self) -> dict[str, Any]:
-        """The fields of windows after their context: views (r, horizon, *shape)."""
-        return self._slice_windows(slice(self._width(), None))
+        """The fields of windows after their context: views (r, horizon, *shape); see `context`."""
+        return self._slice_windows(is_future=True)
 
     def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:
         """Return the batch with its ragged fields in another layout; padding is not kept.
@@ -270,7 +307,7 @@ class SequenceBatch:
         return pack(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
-        """Return the batch without dummy rows and idle lanes; every per-row tensor is filtered."""
+        """Return the batch without padding rows and idle lanes, which all per-row tensors lose."""
         is_counted = self.weight > 0
         if bool(is_counted.all()):
             return self
@@ -346,11 +383,25 @@ class SequenceBatch:
             return self.lengths + self.horizon
         return self.segments[:, 3] - self.segments[:, 2]
 
-    def _slice_windows(self, time_slice: slice) -> dict[str, Any]:
+    def _slice_windows(self, *, is_future: bool) -> dict[str, Any]:
         if self.layout != "padded":
-            return self.as_layout("padded")._slice_windows(time_slice)
-        planned = [name for name in self.data if self.axes.along(name) == self.axes.axis]
-        return FieldMap({name: self.data[name][:, time_slice] for name in planned})
+            return self.as_layout("padded")._slice_windows(is_future=is_future)
+        own = self._width() if self.horizon or is_future else None
+        sizes: dict[str | None, int | None] = {self.axes.axis: own}
+        for axis, rows in self.linked.items():
+            context = rows[1]
+            if len(context) and (context == context[0]).all():
+                sizes[axis] = int(context[0])
+        found = FieldMap()
+        for name, value in self.data.items():
+            along = self.axes.along(name)
+            if along in sizes and not isinstance(value, list):
+                if along == self.axes.axis and self.horizon:
+                    found[name] = cut_windows(value, self.lengths, self.horizon, is_future)
+                    continue
+                cut = slice(sizes[along], None) if is_future else slice(sizes[along])
+                found[name] = value[:, cut]
+        return found
 
     def _to_layout(self, padded: Tensor) -> Tensor:
         """Return marks of timesteps, bool (r, T), in the layout of the values."""
@@ -425,12 +476,24 @@ for _name in (*ON_CPU, *ON_DEVICE):
 
 
 def batch_size_fn(batch: SequenceBatch) -> int:
-    """Return the rows of a batch that count, for Lightning's ``ThroughputMonitor``."""
+    """Return the rows of a batch that count, for Lightning's ``ThroughputMonitor``.
+
+    Examples:
+        >>> from seqdata import Fixed, Loader
+        >>> batch_size_fn(next(iter(Loader([[1, 2, 3], [4]], Fixed(2)))))
+        2
+    """
     return int((batch.weight > 0).sum())
 
 
 def length_fn(batch: SequenceBatch) -> int:
-    """Return the timesteps of a batch that count, for Lightning's ``ThroughputMonitor``."""
+    """Return the timesteps of a batch that count, for Lightning's ``ThroughputMonitor``.
+
+    Examples:
+        >>> from seqdata import Fixed, Loader
+        >>> length_fn(next(iter(Loader([[1, 2, 3], [4]], Fixed(2)))))
+        4
+    """
     return batch.num_tokens
 
 
@@ -447,21 +510,24 @@ def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
     """
     on_device, on_cpu = selected.nonzero().flatten(), selected.cpu().nonzero().flatten()
     changed: dict[str, Any] = {
-        name: _select(getattr(batch, name), on_device, on_cpu) for name in (*ON_CPU, *ON_DEVICE)
+        name: select_values(getattr(batch, name), on_device, on_cpu)
+        for name in (*ON_CPU, *ON_DEVICE)
     }
     changed["data"] = {
-        name: _select(_crop(batch, name, on_cpu), on_device, on_cpu) for name in batch.data
+        name: select_values(_crop(batch, name, on_cpu), on_device, on_cpu) for name in batch.data
     }
     for name in ("part", "part_epoch"):  # lists, where rows are of several parts
         if isinstance(getattr(batch, name), list):
-            changed[name] = _select(getattr(batch, name), on_device, on_cpu)
+            changed[name] = select_values(getattr(batch, name), on_device, on_cpu)
     changed["lengths_of"] = AxisMap(
         {axis: lengths[on_cpu] for axis, lengths in batch.lengths_of.items()}
     )
+    own_rows = on_cpu.numpy()
+    changed["linked"] = {axis: rows[:, own_rows] for axis, rows in batch.linked.items()}
     if batch.whole is not None:
         changed["whole"] = batch.whole.real()  # of the same weights
     if batch.segments is not None:
-        changed["segments"] = _select_spans(batch.segments, on_cpu, len(batch))
+        changed["segments"] = select_spans(batch.segments, on_cpu, len(batch))
     return changed
 
 
@@ -472,25 +538,6 @@ def _crop(batch: SequenceBatch, name: str, rows: Tensor) -> Any:
     if lengths is None or batch.layout != "padded" or not isinstance(value, Tensor):
         return value
     return value[:, : max(1, int(lengths[rows].max()) if len(rows) else 1)]
-
-
-def _select(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
-    """Return the rows of a tensor, by their indices on its device, or of a list of strings."""
-    if value is None:
-        return None
-    if isinstance(value, Tensor):
-        rows = on_device if value.device == on_device.device else on_cpu
-        return view_dtype(view_signed(value)[rows], value.dtype)
-    return [value[row] for row in on_cpu.tolist()]
-
-
-def _select_spans(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    """Return the segments of some rows, int64 (m, 4), with the rows numbered from 0."""
-    new_rows = torch.full((num_rows,), -1, dtype=torch.int64, device=rows.device)
-    new_rows[rows] = torch.arange(len(rows), device=rows.device)
-    selected_segments = segments[new_rows[segments[:, 0]] >= 0]
-    selected_segments[:, 0] = new_rows[selected_segments[:, 0]]
-    return selected_segments
 
 
 def find_faults(batch: SequenceBatch) -> Iterator[str]:
@@ -531,10 +578,3 @@ def find_faults(batch: SequenceBatch) -> Iterator[str]:
     counted = int(batch.score.sum())
     if counted != batch.num_tokens:
         yield must_be("`num_tokens`", f"score.sum() = {counted}", f"{batch.num_tokens}")
-
-
-def format_shape(value: Any) -> str:
-    """Return the shape of a value as a string."""
-    if isinstance(value, PackedSequence):
-        return f"packed {tuple(value.data.shape)}"
-    return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({len(value)},)"

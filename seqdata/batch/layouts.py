@@ -237,3 +237,52 @@ def find_padded_positions(lengths: Tensor, width: int) -> Tensor:
     padding_before = rows * width - offsets[:-1]  # shift of a row's values by the padding before it
     values = torch.arange(int(offsets[-1]), device=lengths.device)
     return values + padding_before.repeat_interleave(lengths)
+
+
+def format_shape(value: Any) -> str:
+    """Return the shape of a value as a string."""
+    if isinstance(value, PackedSequence):
+        return f"packed {tuple(value.data.shape)}"
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else f"({len(value)},)"
+
+
+def select_values(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
+    """Return the rows of a tensor, by their indices on its device, or of a list of strings."""
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        rows = on_device if value.device == on_device.device else on_cpu
+        return view_dtype(view_signed(value)[rows], value.dtype)
+    return [value[row] for row in on_cpu.tolist()]
+
+
+def select_spans(segments: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Return the segments of some rows, int64 (m, 4), with the rows numbered from 0."""
+    new_rows = torch.full((num_rows,), -1, dtype=torch.int64, device=rows.device)
+    new_rows[rows] = torch.arange(len(rows), device=rows.device)
+    selected_segments = segments[new_rows[segments[:, 0]] >= 0]
+    selected_segments[:, 0] = new_rows[selected_segments[:, 0]]
+    return selected_segments
+
+
+def cut_windows(value: Tensor, lengths: Tensor, horizon: int, is_future: bool) -> Tensor:
+    """Return the context or future of windows: views, or copies if contexts differ in length.
+
+    Args:
+        value: (r, T, *shape), each row its context and then its horizon.
+        lengths: int64 (r,), timesteps of each context, on the CPU.
+        horizon: Timesteps of the future.
+        is_future: Whether the future is returned; else the context, padded with 0.
+    """
+    width = value.shape[1] - horizon
+    if bool((lengths == width).all()):
+        return value[:, width:] if is_future else value[:, :width]
+    if is_future:
+        steps = torch.arange(horizon, dtype=torch.int64, device="cpu")
+        columns = (lengths[:, None] + steps).to(value.device)
+        rows = torch.arange(len(lengths), dtype=torch.int64, device=value.device)
+        return value[rows[:, None], columns]
+    steps = torch.arange(width, dtype=torch.int64, device="cpu")
+    is_after = (steps >= lengths[:, None]).to(value.device)
+    shape = (*is_after.shape, *[1] * (value.dim() - 2))
+    return value[:, :width].masked_fill(is_after.reshape(shape), 0)

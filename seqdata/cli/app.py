@@ -10,7 +10,10 @@ from typing import Any
 
 import click
 
+from seqdata.cli._report.console import write_any_encoding
+from seqdata.cli._report.grouped_help import iter_summaries
 from seqdata.cli.doctor import doctor
+from seqdata.cli.fit import fit
 from seqdata.cli.index import index
 from seqdata.cli.plan import plan
 from seqdata.cli.plugins import plugins
@@ -23,14 +26,28 @@ from seqdata.errors import PluginError
 from seqdata.host import core_version, default_host
 from seqdata.plugin_source import CommandClaim
 
+_DATA = (write, stats, index, verify)
+_TRAINING = (plan, replay, why, fit, doctor, plugins)
+
 
 class PluginCommands(click.Group):
     """Group of commands that installed packages extend, without replacing its own commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
-        own = super().list_commands(ctx)
-        return [*own, *sorted({claim.name for claim in default_host().commands()} - set(own))]
+        """Return the names of all commands: those on data, then those on training."""
+        del ctx
+        own = [command.name for command in _DATA if command.name]
+        training = [command.name for command in _TRAINING if command.name]
+        added = {claim.name for claim in default_host().commands()} - {*own, *training}
+        return [*own, *sorted(added), *training]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in two groups, with summaries that are never cut."""
+        training = {command.name for command in _TRAINING}
+        for title, is_training in (("Data", False), ("Training", True)):
+            names = [name for name in self.list_commands(ctx) if (name in training) is is_training]
+            with formatter.section(title):
+                formatter.write_dl(list(iter_summaries(self, ctx, names)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; a command of a package is not imported yet."""
@@ -83,7 +100,7 @@ class _Unloaded(click.Command):
         if not isinstance(found, click.Command):
             raise PluginError.at(
                 f"seqdata: the command {claim.name!r} of {claim.label} must be a click command, "
-                f"but is a {type(found).__name__}. Tell its author.",
+                f"but is a {type(found).__name__}. Report it to the author of the plugin.",
                 distribution=claim.distribution,
             )
         return found
@@ -96,13 +113,14 @@ class _Unloaded(click.Command):
 )
 @click.version_option(core_version(), prog_name="seqdata")
 def app() -> None:
-    """Write, look at and plan data sets of sequences of any length."""
+    """Write, inspect and plan datasets of sequences of any length, and look into runs."""
 
 
-for _command in (write, index, stats, plan, replay, why, verify, plugins, doctor):
+for _command in (*_DATA, *_TRAINING):
     app.add_command(_command)
 
 
 def main() -> None:
     """Run the command with the arguments of the process."""
+    write_any_encoding()
     app(prog_name="seqdata")

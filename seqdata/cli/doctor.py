@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +18,71 @@ from seqdata.cli._doctor.software import check_plugins, check_software
 from seqdata.cli._report.console import (
     EXIT_DATA,
     backend_option,
+    complete_location,
     format_examples,
     json_option,
     print_report,
     report_errors,
 )
+from seqdata.cli._report.grouped_help import GroupedCommand
 from seqdata.errors import ConfigError, must_be
 from seqdata.host import default_host
 
 _RUN_FILE = "seqdata-run.yaml"
 _CHUNKS = 8  # batches of an update, as in `WavefrontStrategy`
+_SEVERITY = ("bad", "warn", "note", "ok")
 _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "bad": "red"}
+_GROUPS = {
+    "How to train a model on several GPUs": (
+        "model", "lanes", "chunk", "batch-size", "max-length", "chunks", "devices", "measure",
+    ),
+}  # fmt: skip
 
 
 @click.command(
+    cls=GroupedCommand,
+    option_groups=_GROUPS,
+    short_help="Check this machine, installation, data and runs.",
     epilog=format_examples(
         "seqdata doctor",
         "seqdata doctor store/",
         "seqdata doctor logs/version_0/seqdata-run.yaml --json",
         "seqdata doctor --leaks data.yaml",
-        "seqdata doctor --model 'seqdata_models:StatefulLM(256, layers=4)' --lanes 64 --chunk 128",
-    )
+        "seqdata doctor --model 'my_models:LM(256)' --lanes 64 --chunk 128",
+    ),
 )
-@click.argument("config", required=False)
-@backend_option
-@json_option
-@click.option("--leaks", is_flag=True, help="Only look for what is in two parts of the data.")
+@click.argument("config", required=False, shell_complete=complete_location)
 @click.option(
     "--model",
     metavar="MODEL",
-    help=(
-        "Only say how to train MODEL on several devices: package.module:Class(arguments), a "
-        "function, or a checkpoint."
-    ),
+    help="Only show how to train MODEL on several GPUs: package.module:Class(arguments), a "
+    "function, or a checkpoint.",
 )
-@click.option("--lanes", type=int, help="Lanes of all ranks together (--model).")
-@click.option("--chunk", type=int, help="Timesteps of a lane's row (--model).")
-@click.option("--batch-size", type=int, help="Rows of whole sequences (--model).")
-@click.option(
-    "--max-length", type=int, help="Timesteps of a row [default: the longest of CONFIG] (--model)."
-)
-@click.option("--chunks", type=int, help="Batches of an update [default: 8] (--model).")
-@click.option("--devices", type=int, help="How many [default: those of this machine] (--model).")
-@click.option("--measure", is_flag=True, default=None, help="Run a few timesteps, too (--model).")
+@click.option("--lanes", type=int, help="Lanes of all GPUs together.")
+@click.option("--chunk", type=int, help="Timesteps of a lane in one step.")
+@click.option("--batch-size", type=int, help="Rows of whole sequences.")
+@click.option("--max-length", type=int, help="Timesteps of a row [default: the longest of CONFIG].")
+@click.option("--chunks", type=int, help="Batches of an update [default: 8].")
+@click.option("--devices", type=int, help="Number of GPUs [default: those of this machine].")
+@click.option("--measure", is_flag=True, default=None, help="Run a few timesteps, too.")
+@click.option("--leaks", is_flag=True, help="Only look for sequences in two parts of the data.")
+@click.option("-v", "--verbose", is_flag=True, help="List also what is ok.")
+@backend_option
+@json_option
 @report_errors
 def doctor(
     config: str | None,
     backend: str | None,
     as_json: bool,
     leaks: bool,
+    verbose: bool,
     model: str | None,
     **options: Any,
 ) -> None:
     """Check the machine and the installed packages; with CONFIG data and a run as well.
 
     CONFIG is the seqdata-run.yaml of a run, its folder, or a store. No plugin is imported but the
-    one that opens the data, and nothing that a run file names; --model is imported. The exit code
+    one that opens the data, and nothing that a run file names; --model is imported. The exit status
     is 1 if something is bad.
     """
     if model is not None:
@@ -87,7 +96,7 @@ def doctor(
     findings = list((_collect_leaks if leaks else _collect_findings)(config, backend))
     bad = sum(finding.state == "bad" for finding in findings)
     plain = {"bad": bad, "findings": [finding.to_plain() for finding in findings]}
-    print_report(plain, _iter_lines(findings), as_json=as_json)
+    print_report(plain, _iter_lines(findings, verbose=verbose), as_json=as_json)
     if bad:
         raise SystemExit(EXIT_DATA)
 
@@ -172,13 +181,14 @@ def _check_run(path: Path, backend: str | None) -> tuple[int, int, list[DoctorFi
     return shards, int(file.data.get("num_workers") or 0), findings
 
 
-def _iter_lines(findings: list[DoctorFinding]) -> Iterator[str | Text]:
-    for subject, group in groupby(findings, key=lambda finding: finding.subject):
-        yield subject
-        for finding in group:
-            state = (f"  {finding.state:<5}", _STYLES[finding.state])
-            yield Text.assemble(state, f"{finding.name}: {finding.seen}")
-            if finding.fix:
-                yield f"       do: {finding.fix}"
-    counts = {state: sum(finding.state == state for finding in findings) for state in _STYLES}
-    yield ", ".join(f"{count} {state}" for state, count in counts.items())
+def _iter_lines(findings: list[DoctorFinding], *, verbose: bool) -> Iterator[str | Text]:
+    """Yield the findings, the worst first; without ``verbose`` only those that are not ok."""
+    shown = sorted(findings, key=lambda finding: _SEVERITY.index(finding.state))
+    for finding in shown if verbose else [one for one in shown if one.state != "ok"]:
+        state = (f"{finding.state:<5}", _STYLES[finding.state])
+        yield Text.assemble(state, f"{finding.subject}: {finding.name}: {finding.seen}")
+        if finding.fix:
+            yield f"     do: {finding.fix}"
+    counts = Counter[str](finding.state for finding in findings)
+    total = ", ".join(f"{counts[state]} {state}" for state in _SEVERITY)
+    yield total if verbose or not counts["ok"] else f"{total} (-v lists what is ok)"

@@ -28,11 +28,12 @@ from seqdata.storage.remote.urls import redact_secrets
 
 
 @click.command(
+    short_help="Build the indexes of tar shards and other files.",
     epilog=format_examples(
         "seqdata index 'shards-{000000..000012}.tar'",
         "seqdata index folder/ --workers 8",
         "seqdata index folder/ --rebuild --json",
-    )
+    ),
 )
 @click.argument("location")
 @backend_option

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,41 +10,54 @@ from typing import Any, cast, get_args
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
+from rich.text import Text
 
 from seqdata.api import open_store
 from seqdata.cli._report.console import (
     backend_option,
+    complete_name,
     format_examples,
+    iter_table,
     join_locations,
     json_option,
     print_report,
     report_errors,
+    stores_argument,
 )
+from seqdata.cli._report.grouped_help import GroupedCommand
 from seqdata.cli._report.ledger import STDOUT, iter_ledger, write_ledger
 from seqdata.cli._report.mixture import (
     MIX_OPTIONS,
     PartStats,
     compute_part_stats,
     compute_zip_stats,
+    iter_parts_table,
     join_measures,
     make_mixture,
-    make_parts_table,
     make_zip,
     measure_parts,
+    name_parts,
     open_parts,
     parse_batch_sizes,
     parse_weights,
 )
-from seqdata.cli._report.plots import draw_lanes, draw_plan
-from seqdata.cli._report.statistics import WorldStats, compute_idle_share, compute_world_stats
+from seqdata.cli._report.plan_page import PlanPage
+from seqdata.cli._report.plots import draw_plan
+from seqdata.cli._report.statistics import (
+    WorldStats,
+    compute_idle_share,
+    compute_random_padding,
+    compute_world_stats,
+)
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
-from seqdata.planning.policy import balance_ranks
+from seqdata.planning.policy import balance_ranks, resolve_seconds
 from seqdata.policies.curriculum import Curriculum
+from seqdata.policies.fixed import Fixed
 from seqdata.policies.mix import Mix
+from seqdata.policies.windows import Windows
 from seqdata.policies.zip import Zip
 from seqdata.protocols import Policy
 from seqdata.report import BatchMeasures
@@ -126,110 +138,153 @@ def _make_flag(name: str, help: str) -> Callable[[Any], Any]:
     return click.option(name, is_flag=True, flag_value=True, default=None, help=help)
 
 
+_GROUPS = {
+    "Data": ("backend", "axis", "shift"),
+    "Policy": ("batching",),
+    "Batches of whole sequences (token-budget, bucketed, sorted, fixed)": (
+        "max-tokens", "batch-size", "max-length", "too-long", "keep",
+    ),
+    "Packed rows (packed)": ("rows", "row-length"),
+    "Lanes of chunks (tbptt)": (
+        "lanes", "chunk", "advance", "continuous", "segments", "jitter",
+    ),
+    "Windows (windows)": ("size", "stride", "horizon", "random", "per-sequence"),
+    "Time on linked axes (windows, tbptt)": ("seconds", "stride-seconds", "horizon-seconds"),
+    "Several stores mixed": ("mix", "by", "batches", "temperature"),
+    "A batch of each store in every step": ("zip", "lead"),
+    "Lengths that rise during the run": ("curriculum", "segment"),
+    "Order": ("seed", "epoch", "shuffle", "no-shuffle", "balance-ranks", "batches-per-update"),
+    "GPUs": ("world", "tail"),
+    "Output": ("ledger", "plot", "report", "json", "h"),
+}  # fmt: skip
+
+
 @click.command(
+    cls=GroupedCommand,
+    option_groups=_GROUPS,
+    short_help="Show steps and padding of an epoch before training.",
     epilog=format_examples(
-        "seqdata plan store/ --batching token-budget --max-tokens 16384 --world 1,2,8",
+        "seqdata plan store/ --max-tokens 16384 --world 1,2,8",
         "seqdata plan store/ --batching bucketed --batch-size 64 --plot plan.png",
-        "seqdata plan store/ --batching fixed --batch-size 32 --max-length 512 --too-long split",
-        "seqdata plan store/ --max-tokens 16384 --world 8 --tail drop --ledger left-out.jsonl",
+        "seqdata plan store/ --max-tokens 16384 --max-length 512 --too-long split",
+        "seqdata plan store/ --max-tokens 16384 --world 8 --ledger dropped.jsonl",
         "seqdata plan store/ --batching tbptt --lanes 64 --chunk 256 --plot lanes.png",
         "seqdata plan store/ --batching packed --rows 8 --row-length 1024",
-        "seqdata plan store/ --batching windows --size 96 --horizon 24 --stride 1 --batch-size 256",
+        "seqdata plan store/ --batching windows --size 96 --horizon 24",
         "seqdata plan books-1/ books-2/ --max-tokens 16384",
         "seqdata plan books/ code/ --mix 0.7,0.3 --by timesteps --max-tokens 16384",
-        "seqdata plan store/ --max-tokens 16384 --curriculum 0:256,9:none --segment 500 --epoch 2",
-        "seqdata plan labelled/ unlabelled/ --zip 16,64 --lead labelled --batching bucketed",
-    )
+        "seqdata plan store/ --max-tokens 16384 --curriculum 0:256,9:none --epoch 2",
+        "seqdata plan labeled/ unlabeled/ --zip 16,64 --batching bucketed",
+    ),
 )
-@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
+@stores_argument
 @backend_option
+@click.option("--axis", help="Axis to plan on.")
 @click.option(
-    "--mix", callback=parse_weights, metavar="WEIGHTS", help="Weights of several stores: 0.7,0.3."
+    "--shift", type=int, default=0, show_default=True, help="Timesteps from inputs to targets."
 )
+@click.option(
+    "--batching",
+    metavar="NAME",
+    shell_complete=complete_name("policy"),
+    help="Name of a policy [default: token-budget].",
+)
+@click.option("--max-tokens", type=int, help="Maximum timesteps of a batch, with padding.")
+@click.option("--batch-size", type=int, help="Rows of a batch.")
+@click.option("--max-length", type=int, help="Maximum timesteps of a row.")
+@click.option("--too-long", metavar="RULE", help="error, split, truncate or drop.")
+@click.option(
+    "--keep", metavar="END", help="first or last: the part of a truncated sequence that is kept."
+)
+@click.option("--rows", type=int, help="Rows of a batch, each of several sequences.")
+@click.option("--row-length", type=int, help="Timesteps of a row.")
+@click.option("--lanes", type=int, help="Lanes of all GPUs together.")
+@click.option("--chunk", type=int, help="Maximum timesteps of a lane in one step.")
+@click.option("--advance", type=int, help="Timesteps from one chunk to the next.")
+@_make_flag("--continuous", help="One stream in equal columns.")
+@_make_flag("--segments", help="Rows continue with the lane's next sequence.")
+@_make_flag("--jitter", help="Chunk lengths vary from step to step.")
+@click.option("--size", type=int, help="Timesteps of a window.")
+@click.option("--stride", type=int, help="Timesteps from one window to the next.")
+@click.option("--horizon", type=int, help="Timesteps after a window that are its future.")
+@_make_flag("--random", help="Windows at random positions.")
+@click.option("--per-sequence", type=int, help="Random windows of each sequence.")
+@click.option("--seconds", metavar="TIME", help="Duration of a window or chunk.")
+@click.option("--stride-seconds", metavar="TIME", help="Time from one window to the next.")
+@click.option("--horizon-seconds", metavar="TIME", help="Duration of the future of a window.")
+@click.option(
+    "--mix", callback=parse_weights, metavar="WEIGHTS", help="A weight for each store: 0.7,0.3."
+)
+@click.option("--by", metavar="UNIT", help="Unit of the shares: batches, timesteps or sequences.")
+@click.option("--batches", type=int, help="Batches of an epoch; also with --curriculum.")
+@click.option("--temperature", type=float, help="Weights are multiplied by n^(1/T).")
 @click.option(
     "--zip",
     "sizes",
     callback=parse_batch_sizes,
     metavar="SIZES",
-    help="A batch of each store in every step: its --max-tokens, or --batch-size: 16,64.",
+    help="--max-tokens or --batch-size of each store: 16,64.",
 )
-@click.option("--lead", metavar="NAME", help="Store whose epochs are those of the steps (--zip).")
-@click.option("--by", help="What their shares are of: batches, timesteps or sequences (--mix).")
-@click.option("--batches", type=int, help="Batches of an epoch (--mix, --curriculum).")
-@click.option("--temperature", type=float, help="Weights are multiplied by n^(1/T) (--mix).")
-@click.option(
-    "--batches-per-update",
-    type=click.IntRange(min=1),
-    help="Batches of an optimizer update over all ranks: the order is then the same on any world.",
-)
+@click.option("--lead", metavar="NAME", help="Store whose epochs set the number of steps.")
 @click.option(
     "--curriculum",
     callback=parse_rules,
     metavar="RULES",
-    help="Most timesteps of a row by epoch, or by --segment: 0:256,2:1024,5:none.",
+    help="Maximum timesteps of a row by epoch, or by --segment: 0:256,2:1024,5:none.",
 )
-@click.option("--segment", type=int, help="Batches of a segment; counts by it (--curriculum).")
-@click.option("--batching", help="Name of a policy [default: token-budget].")
-@click.option("--max-tokens", type=int, help="Most timesteps of a batch, padding included.")
-@click.option("--batch-size", type=int, help="Rows of a batch.")
-@click.option("--max-length", type=int, help="Most timesteps of a row.")
-@click.option("--too-long", help="error, split, truncate or drop.")
-@click.option("--keep", help="first or last: the part of a truncated sequence that is kept.")
-@click.option("--lanes", type=int, help="Lanes of all ranks together (tbptt).")
-@click.option("--chunk", type=int, help="Most timesteps of a lane's row (tbptt).")
-@click.option("--advance", type=int, help="Timesteps from one chunk to the next (tbptt).")
-@_make_flag("--continuous", help="One stream in equal columns (tbptt).")
-@_make_flag("--segments", help="Rows continue with the lane's next sequence (tbptt).")
-@_make_flag("--jitter", help="Chunk lengths vary from step to step (tbptt).")
-@click.option("--rows", type=int, help="Rows of a batch, each of several sequences (packed).")
-@click.option("--row-length", type=int, help="Timesteps of a row (packed).")
-@click.option("--size", type=int, help="Timesteps of a window (windows).")
-@click.option("--stride", type=int, help="Timesteps from one window to the next (windows).")
-@click.option("--horizon", type=int, help="Timesteps after a window that are its future (windows).")
-@_make_flag("--random", help="Windows at random positions (windows).")
-@click.option("--per-sequence", type=int, help="Random windows of each sequence (windows).")
-@click.option("--axis", help="The axis to plan on.")
-@click.option(
-    "--shift", type=int, default=0, show_default=True, help="Timesteps from inputs to targets."
-)
-@click.option("--no-shuffle", is_flag=True, help="Plan in the order of evaluation.")
+@click.option("--segment", type=int, help="Batches of a segment; --curriculum counts these.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order.")
+@click.option("--epoch", type=int, default=0, show_default=True, help="Epoch to plan.")
 @click.option(
     "--shuffle",
     type=click.Choice(["all", "blocks"]),
-    help="Over all data [default], or in blocks of neighbours, for data larger than memory.",
+    help="Over all data [default], or in blocks of neighbors, for data larger than memory.",
 )
+@click.option("--no-shuffle", is_flag=True, help="Plan in the order of evaluation.")
 @click.option(
     "--balance-ranks",
     type=int,
-    help="Consecutive batches of like lengths [default: the ranks of --world]; 1: none.",
+    help="Consecutive batches of similar lengths [default: the GPUs of --world]; 1: none.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--epoch", type=int, default=0, show_default=True)
 @click.option(
-    "--world", callback=_parse_sizes, default="1", show_default=True, help="Numbers of ranks."
+    "--batches-per-update",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Batches of an optimizer update over all GPUs: the order is then the same on any number.",
+)
+@click.option(
+    "--world",
+    metavar="GPUS",
+    callback=_parse_sizes,
+    default="1",
+    show_default=True,
+    help="Numbers of GPUs (ranks): 1,2,8.",
 )
 @click.option(
     "--tail",
     type=click.Choice(get_args(Tail)),
     default="fill",
     show_default=True,
-    help="What a rank receives that has no batch in the last step.",
+    help="The last step, if it has fewer batches than GPUs.",
 )
 @click.option(
     "--ledger",
     "target",
     type=click.Path(dir_okay=False, allow_dash=True),
-    help=(
-        "Write what is dropped, split, truncated, left out or repeated, by id: lines of "
-        "JSON; - is stdout."
-    ),
+    help="Write JSON lines with the id of each sequence that is dropped, split, truncated or "
+    "repeated; - is stdout.",
 )
-@json_option
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False),
-    help="Plot lengths and padding, or what each lane reads, as a PNG.",
+    help="Plot lengths and padding, or the sequences of lanes, as a PNG.",
 )
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False),
+    help="Write all pictures and figures as one page of HTML.",
+)
+@json_option
 @report_errors
 def plan(
     stores: tuple[str, ...],
@@ -247,12 +302,13 @@ def plan(
     as_json: bool,
     target: str | None,
     plot: str | None,
+    report: str | None,
     **options: Any,
 ) -> None:
-    """Plan an epoch over STORE: steps per world size, padding, balance, the worst batch.
+    """Plan an epoch over STORE and show steps, padding and the batches of each number of GPUs.
 
     Several stores are planned as one. With --mix they are the parts of a mixture, with --zip each
-    step has a batch of every one; what an epoch draws of each is shown.
+    step has a batch from each of them; the share of each is shown.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     chosen |= _choose_shuffle(shuffle, no_shuffle=no_shuffle)
@@ -275,15 +331,20 @@ def plan(
     info |= _describe_plan(epoch_plan, batches, padded)
     lists = _list_sequences(epoch_plan, index)
     if plot is not None:
-        _draw(Path(plot), rule, index, epoch_plan, label, seed)
+        draw_plan(Path(plot), rule, index, epoch_plan, label=label, seed=seed)
+    if report is not None:
+        PlanPage(
+            title=f"Plan of {', '.join(name_parts(stores))}", rules=rules, index=index, plans=plans,
+            policy=describe_policy(rule, brief=True), label=label, seed=seed, epoch=epoch,
+            tail=tail, info=info, lists=lists, worlds=worlds, parts=parts,
+        ).write(Path(report))  # fmt: skip
     tables = {"worlds": worlds, **({"parts": parts} if parts else {})}
     as_dicts = {name: list(map(asdict, cast(Any, rows))) for name, rows in tables.items()}
-    more: list[str | Table] = [make_parts_table(parts)] if parts else []
+    files = {"drawn": plot, "report": report}
+    made = [f"{name}: {path}" for name, path in files.items() if path is not None]
     if target is not None:
-        more.append(f"ledger: {target}, {written:,} lines")
-    if plot is not None:
-        more.append(f"drawn: {plot}")
-    lines = itertools.chain(_iter_lines(info, lists, worlds, tail), more)
+        made.insert(0, f"ledger: {target}, {written:,} lines")
+    lines = _iter_lines(rule, epoch_plan, batches, info, lists, worlds, parts, tail, made)
     print_report({**info, **lists, **as_dicts}, lines, as_json=as_json)
 
 
@@ -338,7 +399,8 @@ def _open_data(
             f"store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
         )
     rule = limit_lengths(resolve_policy(label, options), of_curriculum)
-    return rule, SequenceIndex.from_store(open_store(join_locations(stores), backend=backend))
+    store = open_store(join_locations(stores), backend=backend)
+    return resolve_seconds(rule, store), SequenceIndex.from_store(store)
 
 
 def _open_zip(
@@ -383,20 +445,6 @@ def _measure(
     return batches, batches.padded, parts
 
 
-def _draw(
-    path: Path, rule: Policy, index: SequenceIndex, epoch_plan: Plan, label: str, seed: int
-) -> None:
-    """Draw an epoch as a PNG."""
-    if isinstance(rule, Zip):
-        raise ConfigError(
-            "plan: `--plot` cannot be combined with `--zip`. Plot each store by itself."
-        )
-    if epoch_plan.lanes:
-        draw_lanes(path, epoch_plan)
-    else:
-        draw_plan(path, index, epoch_plan, label=label, axis=rule.axis, seed=seed)
-
-
 def _describe_plan(
     epoch_plan: Plan, batches: BatchMeasures, padded_sizes: NDArray[np.int64]
 ) -> dict[str, Any]:
@@ -438,16 +486,42 @@ def _list_sequences(epoch_plan: Plan, index: SequenceIndex) -> dict[str, dict[st
 
 
 def _iter_lines(
+    rule: Policy,
+    epoch_plan: Plan,
+    batches: BatchMeasures,
     info: dict[str, Any],
     lists: dict[str, dict[str, Any]],
     worlds: list[WorldStats],
+    parts: list[PartStats],
     tail: Tail,
-) -> Iterator[str | Table]:
-    yield f"{info['policy']}, seed {info['seed']}, epoch {info['epoch']}"
-    yield (
-        f"{info['batches']:,} batches, {info['timesteps']:,} timesteps, {info['padded']:,} with "
-        f"padding: {100 * (1 - 1 / info['waste']):.2f} % is padding (waste {info['waste']:.4f})"
-    )
+    made: list[str],
+) -> Iterator[str | Text]:
+    """Yield the report: what was planned, the files that were made, and the figures at the end."""
+    yield from _iter_policy_lines(describe_policy(rule, brief=True), info, worlds)
+    yield from _iter_sequence_lines(lists)
+    if parts:
+        yield from iter_parts_table(parts)
+    yield from made
+    yield ""
+    random = _compare_with_random(rule, epoch_plan, batches, info["seed"])
+    yield from _iter_figure_lines(info, worlds, tail, random)
+
+
+def _compare_with_random(
+    rule: Policy, epoch_plan: Plan, batches: BatchMeasures, seed: int
+) -> float | None:
+    """Return the padding of the same rows in random batches; None if they are random or zipped."""
+    if isinstance(rule, Zip | Fixed | Windows):
+        return None
+    return compute_random_padding(epoch_plan, batches, seed)
+
+
+def _iter_policy_lines(
+    policy: str, info: dict[str, Any], worlds: list[WorldStats]
+) -> Iterator[str | Text]:
+    """Yield the policy, with the options that are not defaults, and what follows from it."""
+    chosen = [f"{name} {info[name]}" for name in ("seed", "epoch") if info[name]]
+    yield ", ".join([policy, *chosen])
     if info["order"]:
         yield f"order: {info['order']}"
     if info["repeats"]:
@@ -455,21 +529,47 @@ def _iter_lines(
         yield f"repeats: {rows} ({info['repeats'] / info['batches']:.2f} a batch)"
     if info["lanes"]:
         yield f"{info['lanes']:,} lanes: {100 * info['idle']:.2f} % of the rows are idle"
-    uneven = {"fill": "filler batches", "drop": "left out", "repeat": "repeated"}[tail]
-    table = Table("ranks", "steps", uneven, "balance", title="Worlds")
-    for world in worlds:
-        batches = str(world.filler + world.left_out + world.repeated)  # two of them are 0
-        table.add_row(str(world.size), f"{world.steps:,}", batches, f"{world.balance:.4f}")
-    yield table
-    yield "balance: sum(max)/sum(mean) of the ranks' longest rows over the steps; 1 is even"
-    yield "each row is of an epoch that begins on so many ranks"
     worst = info["worst"]
     if worst is not None:
         yield (
             f"most expensive: batch {worst['batch']:,}, {worst['rows']:,} rows of up to "
             f"{worst['longest']:,} timesteps"
         )
+    balances = [f"{world.balance:.2f} on {world.size} GPUs" for world in worlds if world.size > 1]
+    if balances and not info["lanes"]:
+        yield (
+            f"imbalance: {', '.join(balances)} (how much longer the slowest GPU's rows are than "
+            "the average; 1.00 = none)"
+        )
+
+
+def _iter_sequence_lines(lists: dict[str, dict[str, Any]]) -> Iterator[str]:
     for name, found in lists.items():
         if found["count"]:
             more = ", ..." if found["count"] > _LISTED else ""
-            yield f"{name}: {found['count']:,} sequences: {', '.join(found['first'])}{more}"
+            noun = "sequence" if found["count"] == 1 else "sequences"
+            yield f"{name}: {found['count']:,} {noun}: {', '.join(map(str, found['first']))}{more}"
+
+
+def _iter_figure_lines(
+    info: dict[str, Any], worlds: list[WorldStats], tail: Tail, random: float | None
+) -> Iterator[str | Text]:
+    """Yield the figures of the epoch, and its steps on each number of GPUs."""
+    compared = "" if random is None else f"    (random batches of this size: {100 * random:.0f} %)"
+    batches, timesteps = f"{info['batches']:,} batches", f"{info['timesteps']:,} timesteps"
+    padding = f"{100 * (1 - 1 / info['waste']):.1f} % padding"
+    yield f"{batches} · {timesteps} · {padding}{compared}"
+    title, hint = {
+        "fill": ("padding batches in the last step", 'tail="drop" skips the last step'),
+        "drop": ("dropped batches", 'tail="fill" trains them'),
+        "repeat": ("repeated batches in the last step", 'tail="fill" repeats none'),
+    }[tail]
+    counts = [world.filler + world.left_out + world.repeated for world in worlds]
+    width = max(len(f"{count:,}") for count in counts)
+    rows = []
+    for world, count in zip(worlds, counts, strict=True):
+        total = info["batches"] if tail == "drop" else world.steps * world.size
+        share = f"{100 * count / max(1, total):.0f}".replace("0", "< 1", 1 if count else 0)
+        remark = f"   ({share} % of the epoch; {hint})" if count else ""
+        rows.append((f"{world.size}", f"{world.steps:,}", f"{count:>{width},}{remark}"))
+    yield from iter_table(("GPUs", "steps", title), rows, left=(title,))

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.text import Text
 
 from seqdata.cli._report.console import (
     EXIT_DATA,
     backend_option,
     format_examples,
+    iter_table,
     json_option,
     print_lines,
     print_report,
@@ -24,12 +25,13 @@ _STATS = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
 
 
 @click.command(
+    short_help="Rebuild one batch of a run, bit for bit.",
     epilog=format_examples(
         "seqdata replay logs/version_0/seqdata-run.yaml --epoch 2 --batch 4711",
         "seqdata replay seqdata-run.yaml --epoch 2 --batch 4711 --save batch.pt",
         "seqdata replay seqdata-run.yaml --epoch 2 --step 1177 --rank 3 --world 4",
-        "seqdata replay seqdata-run.yaml --epoch 0 --batch 3 --kind val --name clean --json",
-    )
+        "seqdata replay seqdata-run.yaml --epoch 0 --batch 3 --kind val --json",
+    ),
 )
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 @backend_option
@@ -54,7 +56,7 @@ _STATS = ("dtype", "shape", "min", "mean", "max", "nan", "inf")
     show_default=True,
     help="What the data was used for.",
 )
-@click.option("--name", help="Name of the data set, if there are several of a kind.")
+@click.option("--name", help="Name of the dataset, if there are several of a kind.")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -76,7 +78,7 @@ def replay(
     CONFIG is the seqdata-run.yaml that a fit wrote into the Trainer's log folder. It names
     functions and classes, whose modules are imported: trust it as you trust code. No GPU, Trainer
     or model is needed. If the batch cannot be rebuilt, its plan is shown, then the error, and the
-    exit code is 1.
+    exit status is 1.
     """
     # torch is imported only when a batch is rebuilt
     from seqdata.cli._report.batch import save_batch, summarize_batch
@@ -116,13 +118,13 @@ def _describe_failure(failure: Exception | None) -> dict[str, Any] | None:
 
 
 def _raise_failure(failure: Exception, as_json: bool) -> None:
-    """Raise the error; with JSON, which has the error, only end with an exit code."""
+    """Raise the error; with JSON, which has the error, only end with an exit status."""
     if as_json:
         raise SystemExit(EXIT_DATA) from failure
     raise failure
 
 
-def _iter_lines(info: dict[str, Any]) -> Iterator[str | Table]:
+def _iter_lines(info: dict[str, Any]) -> Iterator[str | Text]:
     """Yield the lines and tables of a batch, or of zipped parts one after another."""
     parts = info.get("parts")
     for name, part in ({} if parts is None else parts).items():
@@ -134,7 +136,7 @@ def _iter_lines(info: dict[str, Any]) -> Iterator[str | Table]:
         yield f"skipped: {row['error']}: {row['message']}"
 
 
-def _iter_batch_lines(info: dict[str, Any]) -> Iterator[str | Table]:
+def _iter_batch_lines(info: dict[str, Any]) -> Iterator[str | Text]:
     yield (
         f"epoch {info['epoch']}, batch {info['number']} (step {info['step']}, rank "
         f"{info['rank']} of {info['world']}): {info['rows']:,} rows of up to "
@@ -149,17 +151,19 @@ def _iter_batch_lines(info: dict[str, Any]) -> Iterator[str | Table]:
     )
     sequences = info["sequences"]
     if sequences:
-        table = Table(*sequences[0], title="Sequences", title_justify="left")
-        for row in sequences[:_MAX_SHOWN]:
-            table.add_row(*map(str, row.values()))
-        yield table
+        yield "Sequences"
+        titles = [*(name for name in sequences[0] if name != "key"), "key"]  # may be long
+        rows = [[str(row[name]) for name in titles] for row in sequences[:_MAX_SHOWN]]
+        yield from iter_table(titles, rows, left=("reset", "key"))
     if len(sequences) > _MAX_SHOWN:
         yield f"and {len(sequences) - _MAX_SHOWN:,} more; --json has all"
     if info["fields"]:
-        table = Table("field", *_STATS, title="Fields, without padding", title_justify="left")
-        for name, row in info["fields"].items():
-            table.add_row(name, *(_format_cell(row.get(figure)) for figure in _STATS))
-        yield table
+        yield "Fields, without padding"
+        cells = [
+            [name, *(_format_cell(row.get(figure)) for figure in _STATS)]
+            for name, row in info["fields"].items()
+        ]
+        yield from iter_table(("field", *_STATS), cells, left=("field", "dtype", "shape"))
 
 
 def _format_cell(value: Any) -> str:

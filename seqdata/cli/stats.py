@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from seqdata.api import open_store
@@ -16,10 +15,13 @@ from seqdata.cli._report.console import (
     backend_option,
     format_bytes,
     format_examples,
+    iter_table,
     join_locations,
     json_option,
+    keep_whole,
     print_report,
     report_errors,
+    stores_argument,
 )
 from seqdata.cli._report.statistics import (
     MAX_BYTES_UNASKED,
@@ -28,24 +30,28 @@ from seqdata.cli._report.statistics import (
     compute_length_stats,
     count_float_bytes,
     count_values,
+    find_date_ranges,
 )
+from seqdata.logical_types import Categories, describe_codes
 from seqdata.protocols import Field, Store
 from seqdata.storage.concat import ConcatStore
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.urls import redact_secrets
+from seqdata.storage.store_repr import format_dtype
 
 _BAR_WIDTH = 40
 
 
 @click.command(
+    short_help="Show fields, lengths and shards of a store.",
     epilog=format_examples(
         "seqdata stats store/",
         "seqdata stats store/ --values",
         "seqdata stats store/ --json",
         "seqdata stats books-1/ books-2/",
-    )
+    ),
 )
-@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
+@stores_argument
 @backend_option
 @click.option(
     "--values/--no-values",
@@ -69,12 +75,16 @@ def stats(
         is_local = not any(map(is_remote, stores))
         show_values = is_local and count_float_bytes(opened_store) <= MAX_BYTES_UNASKED
     values = count_values(opened_store) if show_values else None
+    dates = find_date_ranges(opened_store) if show_values else {}
     plain = {
         **info,
         "lengths": {axis: asdict(figures) for axis, figures in lengths.items()},
         "values": None if values is None else {name: asdict(item) for name, item in values.items()},
     }
-    print_report(plain, _iter_lines(opened_store, info, lengths, values), as_json=as_json)
+    if dates:
+        plain["dates"] = {name: {"first": low, "last": high} for name, (low, high) in dates.items()}
+    lines = _iter_lines(opened_store, info, lengths, values, dates)
+    print_report(plain, lines, as_json=as_json)
 
 
 def _iter_lines(
@@ -82,7 +92,8 @@ def _iter_lines(
     info: Mapping[str, Any],
     lengths: Mapping[str, LengthStats],
     values: Mapping[str, ValueCounts] | None,
-) -> Iterator[str | Text | Table]:
+    dates: Mapping[str, tuple[str, str]],
+) -> Iterator[str | Text]:
     total_bytes = sum(shard["bytes"] or 0 for shard in info["shards"])
     count = len(info["shards"])
     shards = f"{count} shard{'s' if count != 1 else ''}"
@@ -90,9 +101,15 @@ def _iter_lines(
         f"{info['location']}: {_format_sequences(len(store))} in {shards}"
         + (f", {format_bytes(total_bytes)}" if total_bytes else "")
     )
-    yield _fields_table(store)
+    yield from _iter_fields_table(store)
     for axis, figures in lengths.items():
         yield from _iter_length_lines(axis, figures)
+    for name, field in store.fields.items():
+        if isinstance(field.logical, Categories):
+            count = len(field.logical.values)
+            yield f"{name}: {count:,} strings: {describe_codes(field.logical.values)}"
+        if name in dates:
+            yield f"{name}: {' to '.join(dates[name])}"
     yield from _iter_value_lines(values)
     yield f"fingerprint {store.fingerprint}"
 
@@ -111,13 +128,18 @@ def describe_store(locations: Sequence[str], store: Store) -> dict[str, Any]:
         "location": ", ".join(map(redact_secrets, locations)),
         "sequences": len(store),
         "fingerprint": store.fingerprint,
-        "fields": {name: asdict(field) for name, field in store.fields.items()},
+        "fields": {name: _field_to_plain(field) for name, field in store.fields.items()},
         "shards": [
             {"name": name, "bytes": size}
             for location, part in zip(locations, stores, strict=False)
             for name, size in zip(part.shards, find_sizes(location, part.shards), strict=True)
         ],
     }
+
+
+def _field_to_plain(field: Field) -> dict[str, Any]:
+    plain: dict[str, Any] = {"dtype": field.dtype, "shape": field.shape, "axis": field.axis}
+    return plain if field.logical is None else plain | {"logical": field.logical.to_plain()}
 
 
 def find_sizes(location: str, names: Sequence[str]) -> list[int | None]:
@@ -143,11 +165,13 @@ def _format_sequences(count: int) -> str:
     return f"{count:,} sequence{'s' if count != 1 else ''}"
 
 
-def _fields_table(store: Store) -> Table:
-    table = Table("field", "dtype", "shape", "axis", title="Fields", title_justify="left")
-    for name, field in store.fields.items():
-        table.add_row(name, field.dtype, format_shape(field), field.axis or "(per sequence)")
-    return table
+def _iter_fields_table(store: Store) -> Iterator[Text]:
+    titles = ("field", "dtype", "shape", "axis")
+    rows = [
+        (name, format_dtype(field), format_shape(field), field.axis or "(per sequence)")
+        for name, field in store.fields.items()
+    ]
+    return iter_table(titles, rows, left=titles)
 
 
 def format_shape(field: Field) -> str:
@@ -159,7 +183,7 @@ def format_shape(field: Field) -> str:
 def format_field(name: str, field: Field) -> str:
     """Return a field with its dtype and, for an array, its shape: ``x float32 [T, 80]``."""
     shape = format_shape(field)
-    return f"{name} {field.dtype}" + ("" if shape == "[]" else f" {shape}")
+    return f"{name} {format_dtype(field)}" + ("" if shape == "[]" else f" {shape}")
 
 
 def _iter_value_lines(values: Mapping[str, ValueCounts] | None) -> Iterator[str | Text]:
@@ -176,10 +200,10 @@ def _iter_value_lines(values: Mapping[str, ValueCounts] | None) -> Iterator[str 
             )
 
 
-def _iter_length_lines(axis: str, figures: LengthStats) -> Iterator[str | Table]:
+def _iter_length_lines(axis: str, figures: LengthStats) -> Iterator[str | Text]:
     yield f"Lengths along {axis!r}: {figures.total:,} timesteps"
-    table = Table("min", "median", "mean", "p95", "max", "empty")
-    table.add_row(
+    titles = ("min", "median", "mean", "p95", "max", "empty")
+    cells = (
         f"{figures.shortest:,}",
         f"{figures.median:,.0f}",
         f"{figures.mean:,.1f}",
@@ -187,7 +211,7 @@ def _iter_length_lines(axis: str, figures: LengthStats) -> Iterator[str | Table]
         f"{figures.longest:,}",
         f"{figures.empty:,}",
     )
-    yield table
+    yield from iter_table(titles, [cells])
     max_count = max(length_bin.count for length_bin in figures.histogram)
     names = [
         f"{length_bin.first:,}"
@@ -196,6 +220,7 @@ def _iter_length_lines(axis: str, figures: LengthStats) -> Iterator[str | Table]
         for length_bin in figures.histogram
     ]
     width = max(map(len, names))
+    widest = max(len(f"{length_bin.count:,}") for length_bin in figures.histogram)
     for name, length_bin in zip(names, figures.histogram, strict=True):
         bar = "█" * -(-length_bin.count * _BAR_WIDTH // max_count)
-        yield f"  {name:>{width}}  {bar:<{_BAR_WIDTH}}  {length_bin.count:,}"
+        yield keep_whole(f"  {name:>{width}}  {length_bin.count:>{widest},}  {bar}".rstrip())

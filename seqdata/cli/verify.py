@@ -29,6 +29,7 @@ from seqdata.cli._report.console import (
     print_lines,
     print_report,
     report_errors,
+    stores_argument,
 )
 from seqdata.detect import detect_backend, find_opener
 from seqdata.errors import ConfigError
@@ -46,20 +47,20 @@ from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.urls import redact_secrets, redact_url
 
 _MAX_SHOWN = 20  # most findings of one file; --json has more
-_VERDICTS = {"checksums": "ok", "digest": "ok (digest)", "structure": "unverified"}
 
 
 @click.command(
+    short_help="Compare every byte of a store with its checksums.",
     epilog=format_examples(
         "seqdata verify store/",
         "seqdata verify books-1/ books-2/",
         "seqdata verify store/ --shard 17 --keep-bad bad/",
         "seqdata verify store/ --json",
-    )
+    ),
 )
-@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
+@stores_argument
 @backend_option
-@click.option("--shard", type=click.IntRange(min=0), help="Number of the only shard to check.")
+@click.option("--shard", type=click.IntRange(min=0), help="Index of the only shard to check.")
 @click.option("--repair-index", "repair", is_flag=True, help="Rebuild the indexes of files.")
 @json_option
 @click.option(
@@ -81,8 +82,9 @@ def verify(
     """Compare every file of STORE with its digest and every sequence with its checksums.
 
     Every damaged sequence is named. Files of other programs have no checksums: they are read
-    completely, and reported as unverified. The exit code is 1 if something is damaged. Several
-    stores are verified one after the other.
+    completely, and reported as unverified. The exit status is 1 if something is damaged. Several
+    stores are verified one after the other. Only what is damaged is listed; --json lists every
+    file.
     """
     if shard is not None and len(stores) > 1:
         raise ConfigError(
@@ -100,8 +102,7 @@ def verify(
     location = ", ".join(map(redact_secrets, stores))
     files = [asdict(report) for report in reports]
     plain = {"location": location, "damages": damages, "verified": verified, "files": files}
-    lines = [*_iter_lines(reports_of), _format_verdict(damages, verified)]
-    print_report(plain, lines, as_json=as_json)
+    print_report(plain, _iter_lines(reports_of), as_json=as_json)
     if keep is not None:
         kept = _copy_damaged(reports_of, keep)
         print_lines([] if as_json else [f"kept {path}" for path in kept])
@@ -175,40 +176,59 @@ def _ignore_progress(_: int) -> None:
 
 
 def _iter_lines(reports_of: Mapping[str, Sequence[AuditReport]]) -> Iterator[str | Text]:
+    """Yield one line for each store, after its files that are damaged, or alone unverified."""
     for store, reports in reports_of.items():
-        if len(reports_of) > 1:
-            yield f"{redact_secrets(store)}:"
+        name = redact_secrets(store)
+        damages = sum(report.damages for report in reports)
+        unverified = [report for report in reports if report.by == "structure"]
         for report in reports:
-            yield from _iter_file_lines(report)
+            if report.damages:
+                yield from _iter_damage_lines(report)
+        if len(unverified) < len(reports):
+            yield from _list_unverified(unverified)
+        if damages:
+            found = _format_damages(damages)
+            yield f"{name}: damaged in {found}: restore these files, or write the store again"
+        elif unverified:
+            missing = "there are no checksums of sequences; all could be read, sizes are right"
+            yield f"{name}: unverified: {missing} ({_format_contents(reports)})"
+        else:
+            yield f"{name}: every byte is as written ({_format_contents(reports)})"
 
 
-def _iter_file_lines(report: AuditReport) -> Iterator[str | Text]:
-    name = report.file if report.shard is None else f"shard {report.shard} ({report.file})"
-    contents = f"{report.sequences:,} sequences"
-    if report.bytes:
-        contents += f", {format_bytes(report.bytes)}"
-    if not report.damages:
-        yield f"{name}: {_VERDICTS[report.by]}, {contents}"
-        return
+def _format_contents(reports: Sequence[AuditReport]) -> str:
+    """Return the files, sequences and bytes that were read: ``3 files, 40 sequences, 1.2 KiB``."""
+    files = f"{len(reports):,} file" + ("s" if len(reports) != 1 else "")
+    of_data = [report for report in reports if report.shard is not None] or reports
+    count = sum(report.sequences for report in of_data)
+    sequences = f"{count:,} sequence" + ("s" if count != 1 else "")
+    size = sum(report.bytes or 0 for report in reports)
+    return ", ".join([files, sequences, *([format_bytes(size)] if size else [])])
+
+
+def _iter_damage_lines(report: AuditReport) -> Iterator[str | Text]:
     damages = _format_damages(report.damages)
-    yield Text(f"{name}: DAMAGED in {damages}, {contents}", style="red")
+    yield Text(f"{_format_name(report)}: DAMAGED in {damages}", style="red")
     for finding in report.findings[:_MAX_SHOWN]:
         yield f"  {finding.text}"
     if len(report.findings) > _MAX_SHOWN:
-        yield f"  … and {report.damages - _MAX_SHOWN:,} more; --json lists them"
+        yield f"  and {report.damages - _MAX_SHOWN:,} more; --json lists them"
+
+
+def _list_unverified(reports: Sequence[AuditReport]) -> Iterator[str]:
+    """Yield the files without checksums of a store in which others have them."""
+    for report in reports[:_MAX_SHOWN]:
+        yield f"{_format_name(report)}: unverified, {report.sequences:,} sequences"
+    if len(reports) > _MAX_SHOWN:
+        yield f"and {len(reports) - _MAX_SHOWN:,} more unverified files; --json lists them"
+
+
+def _format_name(report: AuditReport) -> str:
+    return report.file if report.shard is None else f"shard {report.shard} ({report.file})"
 
 
 def _format_damages(count: int) -> str:
     return "1 place" if count == 1 else f"{count:,} places"
-
-
-def _format_verdict(damages: int, verified: bool) -> str:
-    if damages:
-        found = _format_damages(damages)
-        return f"damaged in {found}: restore these files, or write the store again"
-    if verified:
-        return "every byte is as written"
-    return "unverified: there are no checksums of sequences; all could be read, sizes are right"
 
 
 def _refuse_urls(stores: Sequence[str]) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
+from rich.text import Text
 
 from seqdata.cli._report.console import (
     backend_option,
     format_examples,
+    iter_table,
     json_option,
+    keep_whole,
     print_lines,
     print_report,
     report_errors,
@@ -26,13 +28,16 @@ from seqdata.runs.suspects import StepReport, Suspect, explain_steps
 if TYPE_CHECKING:
     from seqdata.runs.replay import RunSequences
 
+_TEXTS = ("place", "part", "key")  # columns that are not numbers
+
 
 @click.command(
+    short_help="Name the sequences that made the loss of a step high.",
     epilog=format_examples(
         "seqdata why logs/version_0 --step 4711",
         "seqdata why logs/version_0",
         "seqdata why logs/version_0 logs/version_1 --step 4711 --top 3 --json",
-    )
+    ),
 )
 @click.argument("run", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @backend_option
@@ -103,7 +108,7 @@ def _make_replay_command(suspect: Suspect, sequences: RunSequences) -> str | Non
 
 def _iter_worst_lines(
     reports: Sequence[StepReport], table: StepLosses, sequences: RunSequences, run: Sequence[Path]
-) -> Iterator[str | Table]:
+) -> Iterator[str | Text]:
     found = sum(report.stands_out for report in reports)
     note = "the farthest first" if found else "none of them stands out"
     yield (
@@ -111,23 +116,23 @@ def _iter_worst_lines(
         f"usual around them, {note}:"
     )
     has_parts = any(report.suspects[0].part is not None for report in reports)
-    rows = _make_table(
-        "step", "loss", "usually", "sd", "id", *_label(has_parts), "its loss", "before", "drawn"
-    )
+    titles = ["step", "loss", "usually", "sd", "its loss", "before", "drawn", *_label(has_parts)]
+    rows = []
     for report in reports:
         first = report.suspects[0]
-        rows.add_row(
+        rows.append([
             str(report.step), _format(report.loss), _format(report.usual),
-            _format(report.distance), *_identify(first, sequences, has_parts=has_parts),
-            _format(first.score), _format(first.mean_before), str(first.draws),
-        )  # fmt: skip
-    yield rows
-    yield f"All sequences of a step: seqdata why {_join(run)} --step {reports[0].step}"
+            _format(report.distance), _format(first.score), _format(first.mean_before),
+            str(first.draws), *_identify(first, sequences, has_parts=has_parts),
+        ])  # fmt: skip
+    yield from iter_table(titles, rows, left=_TEXTS)
+    yield "All sequences of a step:"
+    yield keep_whole(f"  seqdata why {_join(run)} --step {reports[0].step}")
 
 
 def _iter_step_lines(
     report: StepReport, table: StepLosses, sequences: RunSequences, run: Sequence[Path]
-) -> Iterator[str | Table]:
+) -> Iterator[str | Text]:
     side = "below" if report.distance < 0 else "above"
     distance = f"{_format(abs(report.distance))} standard deviations {side}"
     if len(table) <= MIN_COMPARED:
@@ -145,7 +150,8 @@ def _iter_step_lines(
         yield f"The first is {location}"
     command = _make_replay_command(first, sequences)
     if command is not None:
-        yield f"See its batch: {command}"
+        yield "See its batch:"
+        yield keep_whole(f"  {command}")
 
 
 def _list_findings(report: StepReport, table: StepLosses, run: Sequence[Path]) -> list[str]:
@@ -179,43 +185,34 @@ def _list_findings(report: StepReport, table: StepLosses, run: Sequence[Path]) -
     return findings
 
 
-def _iter_suspect_lines(report: StepReport, sequences: RunSequences) -> Iterator[str | Table]:
+def _iter_suspect_lines(report: StepReport, sequences: RunSequences) -> Iterator[str | Text]:
     has_parts = any(suspect.part is not None for suspect in report.suspects)
-    heads = ["id", *_label(has_parts), "place", "loss", "before", "drawn"]
-    rows = _make_table(*heads, *([] if report.is_shared else ["share"]), "epoch", "batch")
+    figures = ["loss", "before", "drawn", *([] if report.is_shared else ["share"])]
+    titles = [*figures, "epoch", "batch", "place", *_label(has_parts)]
+    rows = []
     for suspect in report.suspects:
         location = sequences.find_location(suspect.part, suspect.id)
         share = "" if suspect.share is None else f"{100 * suspect.share:.1f} %"
-        rows.add_row(
-            *_identify(suspect, sequences, has_parts=has_parts),
-            "" if location is None or location.shard is None else f"shard {location.shard}",
+        rows.append([
             _format(suspect.score), _format(suspect.mean_before), str(suspect.draws),
             *([] if report.is_shared else [share]), str(suspect.epoch), str(suspect.batch),
-        )  # fmt: skip
-    yield rows
+            "" if location is None or location.shard is None else f"shard {location.shard}",
+            *_identify(suspect, sequences, has_parts=has_parts),
+        ])  # fmt: skip
+    yield from iter_table(titles, rows, left=_TEXTS)
     if report.sequences > len(report.suspects):
         yield f"and {report.sequences - len(report.suspects):,} more; --top shows more of them"
 
 
 def _label(has_parts: bool) -> list[str]:
-    return ["key", "part"] if has_parts else ["key"]
+    """Return the titles of the last columns, which may be long."""
+    return ["id", *(["part"] if has_parts else []), "key"]
 
 
 def _identify(suspect: Suspect, sequences: RunSequences, *, has_parts: bool) -> list[str]:
-    """Return the id, key and, if there are any, part of a sequence."""
+    """Return the id, the part if there are any, and the key of a sequence."""
     key = sequences.find_key(suspect.part, suspect.id) or ""
-    return [str(suspect.id), key, *([suspect.part or ""] if has_parts else [])]
-
-
-def _make_table(*heads: str) -> Table:
-    """Return a table in which only keys are folded, and numbers are never cut."""
-    table = Table()
-    for head in heads:
-        is_text = head in ("key", "part")
-        table.add_column(
-            head, no_wrap=not is_text, overflow="fold", justify="left" if is_text else "right"
-        )
-    return table
+    return [str(suspect.id), *([suspect.part or ""] if has_parts else []), key]
 
 
 def _format(value: float | None) -> str:

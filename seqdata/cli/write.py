@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,10 +33,12 @@ from seqdata.readers.source import (
     count_suffixes,
     drop_suffixes,
     find_source,
+    find_suffix,
 )
 from seqdata.readers.tables import find_table_format
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
+from seqdata.storage.compressed_files import strip_compression
 from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.find_files import iter_names, warn_left_out
 from seqdata.storage.foreign.file_discovery import has_table_suffix
@@ -130,6 +133,20 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
     return sources[0]
 
 
+def _parse_missing(
+    context: click.Context, _: click.Parameter, text: str | None
+) -> str | float | None:
+    """Return a rule for missing values; a number as one."""
+    if text in (None, "nan", "drop", "error"):
+        return text
+    try:
+        return float(text) if "." in text or "e" in text.lower() else int(text)
+    except ValueError:
+        raise click.BadArgumentUsage(
+            f"--missing {text!r} must be nan, drop, error or a number", context
+        ) from None
+
+
 def _parse_character(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
     """Return an option that is one character."""
     character = "\t" if text == "\\t" else text
@@ -139,17 +156,18 @@ def _parse_character(context: click.Context, _: click.Parameter, text: str | Non
 
 
 @click.command(
+    short_help="Write files, tables or a store as a store.",
     epilog=format_examples(
         "seqdata write 'logs/**/*.txt' store/            a sequence of bytes per file",
-        "seqdata write arrays/ store/ --field mel         .npy files, (timesteps, ...) each",
-        "seqdata write meters.csv store/ --group site     the rows of a site are a sequence",
-        "seqdata write meters.csv store/ --group site --order hour    rows sorted by the hour",
-        "seqdata write rows.jsonl store/ --id name        a sequence per row, lists are fields",
+        "seqdata write arrays/ store/ --field mel      .npy, (timesteps, ...) each",
+        "seqdata write meters.csv store/ --group site  a sequence per site",
+        "seqdata write meters.csv store/ --group site --order hour",
+        "seqdata write rows.jsonl store/ --id name     a row per sequence",
         "seqdata write rows.jsonl store/ --axes text=text --axes vector=none",
-        "seqdata write arrays/ shards/ --to webdataset    tar shards, with the plugin",
-        "seqdata write arrays/ mixed/ --shuffle 0         in a random order, 0 is its seed",
-        "seqdata write s3://bucket/shards store/          a store, in another form or place",
-    )
+        "seqdata write arrays/ shards/ --to webdataset   tar shards (plugin)",
+        "seqdata write arrays/ mixed/ --shuffle 0      in the random order of seed 0",
+        "seqdata write s3://bucket/shards store/       a store, in another form",
+    ),
 )
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE", callback=_single_source)
 @click.argument("out", type=click.Path(file_okay=False))
@@ -176,6 +194,13 @@ def _parse_character(context: click.Context, _: click.Parameter, text: str | Non
     help="Column that the rows of each --group are sorted by: the time.",
 )
 @click.option(
+    "--missing",
+    metavar="RULE",
+    callback=_parse_missing,
+    help="Missing values of the rows of --group: nan, drop (the row), error, or a number "
+    "[default: nan, with a warning].",
+)
+@click.option(
     "--delimiter",
     metavar="CHARACTER",
     callback=_parse_character,
@@ -186,6 +211,18 @@ def _parse_character(context: click.Context, _: click.Parameter, text: str | Non
     metavar="CHARACTER",
     callback=_parse_character,
     help="Decimal point of numbers in CSV files [default: .].",
+)
+@click.option(
+    "--thousands",
+    metavar="CHARACTER",
+    callback=_parse_character,
+    help="Separator of thousands in numbers of CSV files [default: none].",
+)
+@click.option(
+    "--comment",
+    metavar="CHARACTER",
+    callback=_parse_character,
+    help="Lines of CSV files that begin with it are ignored [default: none].",
 )
 @click.option(
     "--id",
@@ -226,8 +263,11 @@ def write(
     field: str | None,
     group: str | None,
     order: str | None,
+    missing: Any,
     delimiter: str | None,
     decimal: str | None,
+    thousands: str | None,
+    comment: str | None,
     key: str | None,
     axes: tuple[str, ...],
     shard_bytes: int,
@@ -244,14 +284,17 @@ def write(
     name = f"source {redact_url(source)!r}"
     field_axes = parse_axes(axes)
     single = [name for name, axis in (field_axes or {}).items() if axis is None and group]
-    options = ReadOptions(field=field, group=group, order=order, id=key or None)
-    options = replace(options, per_sequence=tuple(single), delimiter=delimiter, decimal=decimal)
+    options = ReadOptions(field=field, group=group, order=order, missing=missing, id=key or None)
+    options = replace(
+        options, per_sequence=tuple(single), delimiter=delimiter, decimal=decimal,
+        thousands=thousands, comment=comment,
+    )  # fmt: skip
     is_numbered = key == ""
     as_store = input_format in ("auto", STORE) and options == ReadOptions()
     if backend is not None and not as_store:
         raise ConfigError(
             f"{name}: `--backend` opens a store, which has fields and ids. Leave "
-            "`--format`, `--field`, `--group`, `--order` and `--id` out."
+            "`--format`, `--field`, `--group`, `--order`, `--missing` and `--id` out."
         )
     existing = open_source(source, backend, skip=out) if as_store else None
     if existing is None and input_format == STORE:
@@ -313,7 +356,7 @@ def open_source(
         return _open_matches(source, skip)
     if form == "foreign":
         return None if _has_reader(path) else open_store(source)
-    if form == "arrow" or path.suffix.lower() in READERS:
+    if form == "arrow" or strip_compression(find_suffix(path)) in READERS:
         return None
     if form != TAR.backend:
         return open_store(source)
@@ -334,7 +377,7 @@ def _open_matches(source: str, skip: str | None) -> Store | None:
 
 def _find_backend(name: str, host: PluginHost) -> str | None:
     """Return the backend that opens files of a name's suffix; None if they are read."""
-    ending = Path(name).suffix.lower()
+    ending = strip_compression(find_suffix(name))
     if ending == TAR.suffix or ending in READERS:
         return None
     return "foreign" if has_table_suffix(name) else host.backend_of_suffix(name)
@@ -389,7 +432,7 @@ def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) 
     counts = count_suffixes(files)
     readers = {ending: _find_reader(ending, host) for ending in counts}
     found = [
-        readers[file.path.suffix.lower()] or _find_backend(file.path.name, host) for file in files
+        readers[find_suffix(file.path)] or _find_backend(file.path.name, host) for file in files
     ]
     refuse_binary(
         file for file, form in zip(files, found, strict=True) if form in (None, bytes_reader)
@@ -420,6 +463,7 @@ def _find_reader(ending: str, host: PluginHost) -> Reader | None:
     """Return the reader of a suffix; None if there is none."""
     if ending == TAR.suffix:
         return host.reader(TAR.backend)
+    ending = strip_compression(ending)  # only tables of text have two suffixes here
     return host.find("reader", ending, everywhere=False) if ending else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -83,10 +83,32 @@ class SupportsPaddedOffsets(Protocol):
 
 @runtime_checkable
 class SupportsItemForm(Protocol):
-    """A collator that returns items of a Dataset as the Dataset returned them."""
+    """A collator of items of a Dataset, in the form in which the Dataset returned them."""
 
     def with_item_form(self, form: ItemForm | None) -> Self:
         """Return a copy of the collator for a form of items; None: dicts of tensors."""
+        ...
+
+
+@runtime_checkable
+class SupportsDatasetItems(Protocol):
+    """A collator of items of a Dataset as they are, whatever they hold."""
+
+    def with_items(self) -> Self:
+        """Return a copy of the collator for the Dataset's own items."""
+        ...
+
+
+@runtime_checkable
+class SupportsPadding(Protocol):
+    """A collator that pads with a value that can be chosen."""
+
+    def with_padding(self, padding: float | Mapping[str, float]) -> Self:
+        """Return a copy of the collator with another value of padding, for all fields or by name.
+
+        Raises:
+            ConfigError: If it was made with one.
+        """
         ...
 
 

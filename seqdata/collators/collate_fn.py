@@ -14,7 +14,7 @@ from seqdata.batch.axes import Axes
 from seqdata.batch.batch import SequenceBatch
 from seqdata.errors import ConfigError
 from seqdata.protocols import Columns
-from seqdata.storage.dataset_items import ItemForm, ValueForm
+from seqdata.storage.dataset_items import ITEMS, ItemForm, ValueForm
 
 COLLATED = "collated"
 """The key of ``batch.data`` that holds the function's result."""
@@ -26,20 +26,27 @@ class Samples:
 
     A sample is a dict: a tensor (length, *shape) per ragged field, a tensor of the value per other
     field of numbers, or a string; with a shift also ``targets``. Samples of a Dataset have the form
-    of its items: tuples are tuples, and arrays, numbers and lists keep their types.
+    of its items: tuples are tuples, and arrays, numbers and lists keep their types. If nothing has
+    to be done to them before, they are the Dataset's own items, whatever these hold.
 
     Args:
         collate_fn: ``collate_fn(samples) -> anything``.
         form: Form of the Dataset's items; None: dicts of tensors.
+        takes_items: Whether the only column, ``ITEMS``, has the Dataset's own items.
     """
 
     output_field: ClassVar[str] = COLLATED
     collate_fn: Callable[[list[Any]], Any]
     form: ItemForm | None = None
+    takes_items: bool = False
 
     def with_item_form(self, form: ItemForm | None) -> Samples:
         """Return a copy of the collator for items of a form; None: dicts of tensors."""
         return replace(self, form=form)
+
+    def with_items(self) -> Samples:
+        """Return a copy of the collator for the Dataset's own items."""
+        return replace(self, takes_items=True)
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:
         """Fill ``batch.data``: ``collated``, and its entries by name if it is a mapping.
@@ -52,6 +59,9 @@ class Samples:
 
     def collate_columns(self, columns: Columns, axes: Axes, count: int) -> Any:
         """Return the function's result for ``count`` rows, one span each."""
+        if self.takes_items:
+            opaque: Any = columns[ITEMS]
+            return self._collate([item.value for item in opaque])
         samples: list[dict[str, Any]] = [{} for _ in range(count)]
         forms = {} if self.form is None else self.form.values
         for name, column in columns.items():
@@ -60,12 +70,16 @@ class Samples:
         items = (
             samples if self.form is None else [self.form.make_item(sample) for sample in samples]
         )
+        return self._collate(items, f" with {', '.join(samples[0])}")
+
+    def _collate(self, items: list[Any], described: str = "") -> Any:
         try:
             return self.collate_fn(items)
         except Exception as error:
+            kind = type(items[0]).__name__ if items else "nothing"
             error.add_note(
-                f"in the `collate_fn`, which received a list of {count} samples, each a "
-                f"{type(items[0]).__name__} with {', '.join(samples[0])}. Lengths differ from "
+                f"in the `collate_fn`, which received a list of {len(items)} samples, each a "
+                f"{kind}{described}. Lengths differ from "
                 "sequence to sequence: pad there, or pass no `collator`, and batches are padded"
             )
             raise

@@ -44,12 +44,29 @@ class Padded:
     """
 
     layout: ClassVar[LayoutName] = "padded"
-    joint_targets: ClassVar[bool] = True
     padding: float | Mapping[str, float] = 0
     allocate: Allocator = field(default=np.empty, compare=False, repr=False)
     _padding_cache: dict[str, tuple[np.dtype[Any], bytes | None]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )  # field -> dtype, one element of padding
+
+    @property
+    def joint_targets(self) -> bool:
+        """Whether inputs and targets of a shift are one tensor: if they are padded alike."""
+        return not isinstance(self.padding, Mapping) or TARGETS not in self.padding
+
+    def with_padding(self, padding: float | Mapping[str, float]) -> Padded:
+        """Return a copy of the collator with another value of padding, for all fields or by name.
+
+        Raises:
+            ConfigError: If it was made with one.
+        """
+        if self.padding != 0:
+            raise ConfigError(
+                f"loader: `padding` is {padding!r}, and `collator` has {self.padding!r}. Leave one "
+                "of them out"
+            )
+        return replace(self, padding=padding)
 
     def with_allocator(self, allocate: Allocator) -> Padded:
         """Return a copy of the collator with another allocator."""
@@ -117,6 +134,11 @@ class Padded:
         if axis == batch.axes.axis and int(lengths.sum()) == len(batch) * batch.padded_length:
             bounds = offsets_from_sizes(lengths)  # no row has padding
             return self._fill_padded(name, column, bounds, batch.padded_length, columns)
+        if batch.segments is None and axis != batch.axes.axis:  # a piece is a row
+            width = max(1, int(lengths.max(initial=0)))
+            batch.lengths_of[axis] = torch.from_numpy(np.array(lengths, dtype=np.int64))
+            bounds = np.arange(0, len(lengths) * width + 1, width, dtype=np.int64)
+            return self._fill_padded(name, column, bounds, width, columns)
         rows = np.arange(len(batch)) if batch.segments is None else rows_for_spans(batch.segments)
         per_row = sum_by_row(lengths, batch)
         width = batch.padded_length

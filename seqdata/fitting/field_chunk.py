@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, DataError, must_be
+from seqdata.logical_types import Categories, LogicalType
 from seqdata.protocols import Field, Store
 from seqdata.storage.fields import kind_of
 from seqdata.storage.views import locate_sequence
@@ -39,6 +41,14 @@ class FieldChunk:
     sequences: NDArray[np.int64]
     groups: Any = None
 
+    def count_values(self) -> Counter[Any]:
+        """Return the distinct values and their counts: strings, or integers."""
+        if isinstance(self.values, list):
+            return Counter(self.values)
+        distinct, counts = np.unique(self.values, return_counts=True)
+        values = list_values(distinct, self.store.fields[self.name].logical)
+        return Counter(dict(zip(values, counts.tolist(), strict=True)))
+
     def make_error(self, row: int, problem: str) -> DataError:
         """Return an error about a row that names the sequence."""
         span = int(np.searchsorted(np.cumsum(self.lengths), row, side="right"))
@@ -47,6 +57,28 @@ class FieldChunk:
         details = {**locate_sequence(self.store, base).details, "field": self.name}
         details.pop("remedy", None)
         return DataError.at(f"fit: sequence {key!r}, field {self.name!r}: {problem}", **details)
+
+
+def list_values(distinct: NDArray[Any], logical: LogicalType | None) -> list[Any]:
+    """Return distinct integers as Python objects: strings, if they are codes of strings."""
+    codes: list[Any] = distinct.tolist()
+    if not isinstance(logical, Categories):
+        return codes
+    return [logical.values[code] for code in codes]
+
+
+def refuse_codes(name: str, fitted: Sequence[Any], logical: LogicalType | None) -> None:
+    """Raise if strings were fitted, but integers are encoded whose strings are not known.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if fitted and isinstance(fitted[0], str) and not isinstance(logical, Categories):
+        raise ConfigError(
+            f"statistics: field {name!r} was fitted on strings, but holds integers whose strings "
+            "are not known here. Pass `statistics.transform()` itself as `transform`, which gets "
+            "the vocabulary of the store, or call its `bind_fields(store.fields)` first"
+        )
 
 
 class Accumulator(Protocol):
@@ -94,12 +126,12 @@ def check_number_field(estimator: str, name: str, field: Field) -> None:
     Raises:
         ConfigError: If it holds strings.
     """
-    if not kind_of(field).is_array:
+    if not kind_of(field).is_array or isinstance(field.logical, Categories):
         raise ConfigError(
             must_be(
                 f"fit: field {name!r} of {estimator}",
                 "of numbers",
-                f"of {field.dtype}",
+                f"of {field.logical or field.dtype}",
                 "Use Labels or Vocabulary for strings",
             )
         )

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DecodeError, must_be
-from seqdata.fitting.field_chunk import FieldChunk
+from seqdata.fitting.field_chunk import FieldChunk, list_values, refuse_codes
+from seqdata.logical_types import LogicalType
 from seqdata.protocols import Field
 from seqdata.storage.fields import has_numbers, is_text
 
@@ -96,10 +97,8 @@ class ClassesAccumulator:
 
     def measure(self, chunk: FieldChunk) -> Counter[Any]:
         """Return the classes of a chunk and their counts."""
-        if isinstance(chunk.values, list):
-            return Counter(chunk.values)
-        values, counts = np.unique(chunk.values, return_counts=True)
-        return Counter(dict(zip(map(int, values.tolist()), counts.tolist(), strict=True)))
+        counts = chunk.count_values()
+        return Counter({v if isinstance(v, str) else int(v): n for v, n in counts.items()})
 
     def add(self, partial: Counter[Any]) -> None:
         """Add the counts of a chunk."""
@@ -142,8 +141,20 @@ class FittedLabels:
             "over it, too, or use Labels(unknown=-100).",
         )
 
-    def apply(self, values: Any, lengths: NDArray[np.int64], groups: Any) -> Any:
+    def apply(
+        self,
+        values: Any,
+        lengths: NDArray[np.int64],
+        groups: Any,
+        logical: LogicalType | None = None,
+    ) -> Any:
         """Return the class indices of labels, int64 (n,).
+
+        Args:
+            values: A list of strings, or integers (n,).
+            lengths: Not used.
+            groups: Not used.
+            logical: The logical type of integers in the store that they are from.
 
         Raises:
             DecodeError: If a label is unknown, unless ``unknown`` allows it.
@@ -151,8 +162,12 @@ class FittedLabels:
         del lengths, groups
         if isinstance(values, list):
             return self._codes.encode(values, len(values))
+        refuse_codes(self.name, self.classes, logical)
         distinct, inverse = np.unique(values, return_inverse=True)
-        codes = self._codes.encode(map(int, distinct.tolist()), len(distinct))
+        labels = list_values(distinct, logical)
+        codes = self._codes.encode(
+            [v if isinstance(v, str) else int(v) for v in labels], len(labels)
+        )
         return codes[inverse.reshape(-1)]
 
     def inverse(self, values: Any, groups: Any = None) -> Any:

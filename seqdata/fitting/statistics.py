@@ -18,9 +18,13 @@ import numpy as np
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.fitting.labels import FittedLabels
 from seqdata.fitting.mean_std import FittedMeanStd
+from seqdata.fitting.pictures import format_html
 from seqdata.fitting.quantiles import FittedQuantiles
+from seqdata.fitting.scales import FittedLog1p
 from seqdata.fitting.vocabulary import FittedVocabulary
 from seqdata.loading.transforms.declare import Ragged, columnar
+from seqdata.logical_types import Categories, LogicalType
+from seqdata.protocols import Field
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.local_files import write_atomically
 from seqdata.storage.writing.table_files import check_suffix
@@ -30,12 +34,14 @@ _PACKED = "zlib:"  # prefix of compressed content
 _MAX_PLAIN = 4096  # most characters of content that is not compressed
 _MAX_UNPACKED = 1 << 28  # most bytes of content
 
-FittedField = FittedMeanStd | FittedQuantiles | FittedLabels | FittedVocabulary
+FittedField = FittedMeanStd | FittedQuantiles | FittedLabels | FittedVocabulary | FittedLog1p
 _KINDS: Mapping[str, type[FittedField]] = {
     "mean_std": FittedMeanStd,
     "quantiles": FittedQuantiles,
     "labels": FittedLabels,
     "vocabulary": FittedVocabulary,
+    "robust": FittedMeanStd,
+    "log1p": FittedLog1p,
 }
 
 
@@ -135,6 +141,9 @@ class Statistics:
         )
         return f"Statistics({', '.join(kinds)}; {self.digest})"
 
+    def _repr_html_(self) -> str:
+        return format_html(f"Statistics {self.digest}", self._fitted)
+
     @cached_property
     def _fitted(self) -> dict[str, FittedField]:
         return {
@@ -195,8 +204,9 @@ class Statistics:
         content, digest = state.get("content"), state.get("digest")
         if not isinstance(content, str) or not isinstance(digest, str):
             raise ConfigError(
-                "statistics: the state must have `content` and `digest`, but has "
-                f"{', '.join(map(str, state)) or 'nothing'}. Pass what `state_dict` returned."
+                "statistics: the state must have the strings `content` and `digest`, but has "
+                f"{', '.join(f'{k} ({type(v).__name__})' for k, v in state.items()) or 'nothing'}. "
+                "Pass the value that `state_dict` returned."
             )
         return cls(content, digest, dict(state.get("fitted_on", {})))
 
@@ -211,9 +221,20 @@ class StatisticsTransform:
 
     Args:
         statistics: Fitted statistics.
+        logical_types: Field of strings per timestep -> its vocabulary; see ``bind_fields``.
     """
 
     statistics: Statistics
+    logical_types: Mapping[str, LogicalType] = field(default_factory=dict, hash=False)
+
+    def bind_fields(self, fields: Mapping[str, Field]) -> StatisticsTransform:
+        """Return the transform for a store with these fields; it knows their vocabularies."""
+        found = {
+            name: logical
+            for name, each in fields.items()
+            if name in self.statistics and isinstance(logical := each.logical, Categories)
+        }
+        return self if found == self.logical_types else StatisticsTransform(self.statistics, found)
 
     @property
     def axes(self) -> dict[str, str]:
@@ -247,7 +268,7 @@ class StatisticsTransform:
                     field=name,
                 )
             groups = None if fitted.by is None else columns[fitted.by]
-            changed[name] = _apply(fitted, columns[name], groups)
+            changed[name] = _apply(fitted, columns[name], groups, self.logical_types.get(name))
         return changed
 
 
@@ -313,9 +334,14 @@ def _make_damage_error(error: Exception) -> ConfigError:
     )
 
 
-def _apply(fitted: FittedField, column: Any, groups: Any) -> Any:
+def _apply(fitted: FittedField, column: Any, groups: Any, logical: LogicalType | None) -> Any:
+    options: dict[str, Any] = {}
+    if isinstance(fitted, FittedLabels | FittedVocabulary):
+        options["logical"] = logical
     if isinstance(column, Ragged):
-        return Ragged(fitted.apply(column.values, column.lengths, groups), column.lengths)
+        return Ragged(
+            fitted.apply(column.values, column.lengths, groups, **options), column.lengths
+        )
     ones = np.ones(len(column), dtype=np.int64)
-    found = fitted.apply(column, ones, groups)
+    found = fitted.apply(column, ones, groups, **options)
     return Ragged(*found) if isinstance(found, tuple) else found

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, must_be
-from seqdata.fitting.field_chunk import FieldChunk, check_choice
+from seqdata.fitting.field_chunk import FieldChunk, check_choice, list_values, refuse_codes
 from seqdata.fitting.labels import Codes
+from seqdata.logical_types import LogicalType
 from seqdata.protocols import Field
 from seqdata.storage.fields import has_numbers, is_text
 
@@ -95,8 +96,7 @@ class TokensAccumulator:
         if isinstance(chunk.values, list):
             has_words = self._estimator.tokens == "words"
             return Counter(" ".join(chunk.values).split() if has_words else "".join(chunk.values))
-        values, counts = np.unique(chunk.values, return_counts=True)
-        return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        return chunk.count_values()
 
     def add(self, partial: Counter[Any]) -> None:
         """Add the counts of a chunk."""
@@ -153,16 +153,30 @@ class FittedVocabulary:
         """Number of ids, including padding and the unknown token: the rows of an embedding."""
         return FIRST_ID + len(self.tokens)
 
-    def apply(self, values: Any, lengths: NDArray[np.int64], groups: Any) -> Any:
+    def apply(
+        self,
+        values: Any,
+        lengths: NDArray[np.int64],
+        groups: Any,
+        logical: LogicalType | None = None,
+    ) -> Any:
         """Return the ids of tokens, int64 (n,); of strings also the number of tokens of each.
+
+        Args:
+            values: A list of strings, or integers (n,).
+            lengths: Not used.
+            groups: Not used.
+            logical: The logical type of integers in the store that they are from.
 
         Raises:
             DecodeError: If a token is unknown, unless ``unknown`` allows it.
         """
         del lengths, groups
         if not isinstance(values, list):
+            refuse_codes(self.name, self.tokens, logical)
             distinct, inverse = np.unique(values, return_inverse=True)
-            return self._codes.encode(distinct.tolist(), len(distinct))[inverse.reshape(-1)]
+            ids = self._codes.encode(list_values(distinct, logical), len(distinct))
+            return ids[inverse.reshape(-1)]
         tokens, counts = (_split_words if self._has_words else _split_characters)(values)
         return self._codes.encode(tokens, int(counts.sum())), counts
 

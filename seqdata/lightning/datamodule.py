@@ -6,23 +6,23 @@ import copy
 import functools
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields as fields_of
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from lightning.pytorch import LightningDataModule
 
 from seqdata.arguments import check_arguments
 from seqdata.code_digest import Description
 from seqdata.errors import ConfigError, SeqDataError, must_be
+from seqdata.fitting.estimator_names import resolve_estimators
+from seqdata.fitting.statistics import Statistics
 from seqdata.lightning import adapter
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
+from seqdata.lightning.predictions.predict import predict_table
 from seqdata.lightning.ranks.collect import check_consistent
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
-from seqdata.lightning.ranks.settings import (
-    describe_settings,
-    get_environment,
-    get_versions,
-)
+from seqdata.lightning.ranks.settings import describe_settings, get_environment, get_versions
 from seqdata.lightning.safe_classes import register_safe_classes
 from seqdata.lightning.train_run import TrainRun, make_run_context
 from seqdata.lightning.trainer_loader import (
@@ -45,10 +45,12 @@ from seqdata.loading.options import (
 )
 from seqdata.policies.fixed import Bucketed
 from seqdata.protocols import Policy, Transform
+from seqdata.readers.missing import Missing
 from seqdata.resolve import CollatorLike
+from seqdata.runs import describe as descriptions
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
-from seqdata.runs.options import DataKind, DataOptions, Locations
+from seqdata.runs.options import DataKind, DataOptions, Locations, StatisticsFor
 from seqdata.runs.replay import locate_drawn, make_replay_context
 from seqdata.runs.run_record import RunRecord
 from seqdata.sharing import Tail
@@ -69,6 +71,11 @@ _IMPORTED_LATE = (
     "imported after SequenceDataModule. Write `import pytorch_lightning` above the first import of "
     "seqdata's DataModule"
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
 
 if TYPE_CHECKING or _OTHER_NAME not in sys.modules:
     _Base = LightningDataModule
@@ -95,27 +102,35 @@ class SequenceDataModule(_Base):
             number of ranks.
         lengths: Lengths of a Dataset's items: integers (items,) for ``train``, or ``{"train": …}``
             and so on; or a function item -> timesteps, run once over all items of every Dataset.
+        rates: Field or axis -> sampling rate, as in ``open_store``, for all locations. Axes with
+            rates are linked: a window or chunk takes the same time of each.
+        axes: Field or axis -> ``Axis(rate, offset)``, for the same; for sequences in memory also
+            field -> name of its axis.
         fields: Names of the fields to read; None: all.
-        as_tuple: Names of batch entries to return as a tuple, for models that do not take a
-            SequenceBatch.
+        whole: Names of fields along other axes that come whole with every window or chunk; without
+            it they are an error there, unless the axes are linked.
+        as_tuple: Names of batch entries to return as a tuple.
         as_dict: Names of batch entries to return as a dict.
+        as_batch: Function of the batch whose result the model gets. On several ranks it must
+            include ``batch.weight`` (or ``score``) where a rank may get a padding batch.
         transform: Function of a sequence that runs between reading and collating; it keeps lengths,
             or declares with ``.lengths`` how it changes them. A view made by ``measure_lengths``
             has its own transform: then measure every location, and pass none.
         eval_transform: Transform for val, test and predict; None: ``transform``.
         dtype: Dtype of floating fields, such as ``"float32"``; or field -> dtype. Numbers that do
             not fit raise an error. None: as stored.
-        check_values: Whether a NaN or an infinity raises an error that names the sequence.
-        collator: A collator, or its registered name; None: padded. A function of one argument is a
-            torch ``collate_fn``, whose result is returned.
+        check_values: Whether a NaN or an infinity is an error.
+        collator: A collator, or its registered name; None: padded.
+        collate_fn: A torch ``collate_fn``, whose result is returned: for the items of a Dataset, or
+            of a list, with ``lengths``, as they are, whatever they hold.
+        padding: Value of padding, for all fields or by name, ``targets`` included; None: 0.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
+        sort_within_batch: Whether rows are in descending length, where they are not lanes.
         tail: Batch of a rank that has none left in the last step of training: ``fill`` (a row of
-            weight 0), ``drop`` (the last uneven step is left out), ``repeat`` (an earlier batch).
-            An evaluation delivers every row once: ``fill``.
+            weight 0), ``drop`` (no uneven step) or ``repeat``. Evaluations: ``fill``.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``; ``mask``:
-            its row has weight 0; ``replace``: its row is the longest other row of the batch,
-            cropped. The number of steps and rows does not change; ids are listed in
-            ``seqdata-errors-rank0.jsonl`` in the log folder.
+            its row has weight 0; ``replace``: its row is the longest other row, cropped. Ids are
+            listed in ``seqdata-errors-rank0.jsonl`` in the log folder.
         max_errors: Largest number of such errors in a run, over all ranks and resumes.
         on_changed: Treatment of training data that changed since a state was saved: ``error``;
             ``next_epoch`` to begin the next epoch with it, at an epoch's end also with another
@@ -123,18 +138,48 @@ class SequenceDataModule(_Base):
             ``Segments(Mix(...), batches=...)`` or ``Feedback``, to continue with other parts or
             shares of the mixture where the next segment begins.
         seed: Seed of order and transforms; None: the one of ``seed_everything``, else 0.
-        num_workers: Number of processes that read, for each rank and loader; 0: none. Batches do
-            not depend on it.
+        num_workers: Number of processes that read, for each rank and loader; 0: none.
         prefetch: Number of groups of batches that a thread makes ahead; 0: no thread.
-        start_method: Start method of workers: ``fork``, ``forkserver`` or ``spawn``; None:
-            ``forkserver`` if available, else ``spawn``.
+        start_method: Start method of workers; None: ``forkserver`` if available, else ``spawn``.
         stall_timeout: Seconds without progress after which ``StallError`` is raised.
         persistent_workers: Whether workers of an evaluation stay for the next one; workers of
             training stay until the end of the fit.
         pin_memory: Whether batches are copied into pinned memory; None: if the Trainer uses CUDA.
+        group: Column whose equal values make a sequence, of tables with a row per timestep, as in
+            ``open_store``; for all locations, as the next three.
+        order: Column by which the rows of each group are sorted.
+        id: Field that names sequences.
+        backend: Backend that opens the locations, as in ``open_store``.
+        split: Parts of ``train``: ``{"train": 0.8, "val": 0.2}``, with ``test`` and ``predict`` if
+            needed, as fractions of the sequences, or ranges such as ``"..2024-01-01"`` with
+            ``along``; and further options of ``split``: ``by``, ``along``, ``seed``,
+            ``stratify``, ``exact``, ``context``, ``unit``. Without a part ``predict``, the last one
+            is predicted.
+        statistics: Field -> estimator, such as ``MeanStd()``, its name, or in YAML its
+            ``class_path`` and ``init_args``: fitted on the training part in
+            ``setup``, and on nothing else; they are applied before ``transform``, saved in
+            checkpoints, and used again when a run is continued or evaluated. Or what ``fit``
+            returned, or a function of the training part that returns such a mapping.
+        where: The sequences that are used: field -> a value, a list of values, or a range
+            ``"start..stop"``, of numbers or dates; ``length`` is the timesteps. Or a function of a
+            sequence that returns a bool.
+        rename: Field -> its new name, which all other arguments use.
+        prepare: Function of an opened store that returns the store to use, before it is split; or
+            that store and a list of notes for ``describe``.
+        missing: The rule for missing values of tables with ``group``, as in ``open_store``.
 
     Raises:
         ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import MeanStd
+        >>> rows = [{"x": [float(number)] * 4} for number in range(10)]
+        >>> data = SequenceDataModule(
+        ...     train=rows, split={"train": 0.8, "val": 0.2}, statistics={"x": MeanStd()}
+        ... )
+        >>> data.setup("fit")
+        >>> data.sizes["features"]
+        {'x': 1}
     """
 
     @check_arguments
@@ -142,52 +187,60 @@ class SequenceDataModule(_Base):
         self,
         *,
         train: Locations | None = None,
-        val: Locations | None = None,
-        test: Locations | None = None,
+        val: Locations | None = None, test: Locations | None = None,
         predict: Locations | None = None,
         batching: Policy | PolicyName | str | None = None,
         eval_batching: Policy | PolicyName | str | None = None,
         batches_per_update: int | None = None,
         lengths: Any = None,
+        rates: Mapping[str, Any] | None = None,
+        axes: Mapping[str, Any] | None = None,
         fields: Sequence[str] | None = None,
-        as_tuple: Sequence[str] | None = None,
-        as_dict: Sequence[str] | None = None,
+        whole: Sequence[str] | None = None,
+        as_tuple: Sequence[str] | None = None, as_dict: Sequence[str] | None = None,
+        as_batch: Callable[..., Any] | None = None,
         transform: Transform | None = None,
         eval_transform: Transform | None = None,
         dtype: DTypes | None = None,
         check_values: bool = False,
         collator: CollatorLike | str | None = None,
-        shift: int | Mapping[str, int] = 0,
+        collate_fn: Callable[..., Any] | None = None,
+        padding: float | dict[str, float] | None = None,
+        shift: int | Mapping[str, int] = 0, sort_within_batch: bool = False,
         tail: Tail = "fill",
         on_error: OnError = "raise",
         max_errors: int = MAX_ERRORS,
         on_changed: OnChanged = "error",
         seed: int | None = None,
         num_workers: int = 0,
-        prefetch: int = DEFAULT_PREFETCH,
-        start_method: str | None = None,
+        prefetch: int = DEFAULT_PREFETCH, start_method: str | None = None,
         stall_timeout: float = DEFAULT_STALL_TIMEOUT,
         persistent_workers: bool = False,
         pin_memory: bool | None = None,
-    ) -> None:
+        group: str | None = None, order: str | None = None,
+        id: str | None = None,
+        backend: Any = None,
+        split: dict[str, Any] | None = None,
+        statistics: Statistics | dict[str, Any] | StatisticsFor | None = None,
+        where: Callable[[Any], bool] | dict[str, Any] | None = None,
+        rename: dict[str, str] | None = None,
+        prepare: Callable[..., Any] | None = None,
+        missing: Missing | None = None,
+    ) -> None:  # fmt: skip
+        given = {**locals()}
         super().__init__()
-        self._options = DataOptions(
-            train=train, val=val, test=test, predict=predict,
-            batching=Bucketed(32) if batching is None else batching, eval_batching=eval_batching,
-            batches_per_update=batches_per_update, lengths=lengths, fields=fields,
-            as_tuple=as_tuple, as_dict=as_dict, transform=transform,
-            eval_transform=eval_transform, dtype=dtype, check_values=check_values,
-            collator=collator, shift=shift, tail=tail, on_error=on_error, max_errors=max_errors,
-            on_changed=on_changed, seed=seed, num_workers=num_workers, prefetch=prefetch,
-            start_method=start_method, stall_timeout=stall_timeout,
-            persistent_workers=persistent_workers, pin_memory=pin_memory,
-        )  # fmt: skip
+        given["batching"] = Bucketed(32) if batching is None else batching
+        given["statistics"] = resolve_estimators(statistics)
+        names = [each.name for each in fields_of(DataOptions)]
+        self._options = DataOptions(**{name: given[name] for name in names})
         self._run_record = RunRecord()
+        self._folder: Path | None = None  # of the run
         self._sources = DataSources(self._options, self._run_record.make_command)
         self._train_run: TrainRun | None = None
         self._coordinator = RankCoordinator()
         self._notifier = self._make_notifier(self._coordinator)
-        if val is None and type(self).val_dataloader is SequenceDataModule.val_dataloader:
+        has_val = self._options.get_given("val") is not None
+        if not has_val and type(self).val_dataloader is SequenceDataModule.val_dataloader:
             self._hide_validation()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -226,8 +279,13 @@ class SequenceDataModule(_Base):
 
     def __str__(self) -> str:
         """Return the kinds of data; Lightning's version iterates over each loader."""
-        kinds = [kind for kind in get_args(DataKind) if self._options.get_locations(kind)]
-        return f"SequenceDataModule({', '.join(kinds)}; {self._options.batching})"
+        return descriptions.format_title(type(self).__name__, self._options)
+
+    def __repr__(self) -> str:
+        return descriptions.describe_opened(str(self), self._sources)
+
+    def _repr_html_(self) -> str:
+        return descriptions.format_opened(str(self), self._options, self._sources)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy: the data, but no Trainer, no run and no threads."""
@@ -236,6 +294,7 @@ class SequenceDataModule(_Base):
             **self.__dict__,
             "trainer": None,
             "_train_run": None,
+            "_folder": None,
             "_coordinator": coordinator,
             "_notifier": self._make_notifier(coordinator),
         }
@@ -257,18 +316,17 @@ class SequenceDataModule(_Base):
             SeqDataError: If it failed on any rank, or ranks differ; raised on every rank.
         """
         error, values, noted = None, dict[str, Any](), dict[str, Any]()
+        self._folder = adapter.get_run_folder(self.trainer)  # collective: before a rank can fail
         try:
             values, noted = self._prepare(stage)
         except SeqDataError as failure:
             error = failure
         world = adapter.get_world(self.trainer)
-        if world.size == 1:
-            check_consistent(world, values, error)
-        else:
+        advisory = None
+        if world.size > 1:
             device = None if self.trainer is None else self.trainer.strategy.root_device
-            advisory = {**get_environment(device), **noted}
-            values = {**get_versions(), **values}
-            check_consistent(world, values, error, advisory=advisory)
+            values, advisory = {**get_versions(), **values}, {**get_environment(device), **noted}
+        check_consistent(world, values, error, advisory=advisory)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the position and statistics of a saved fit; outside a fit only its statistics.
@@ -277,6 +335,9 @@ class SequenceDataModule(_Base):
             ResumeError: If the state does not fit; the message has the reason.
         """
         if self._train_run is not None and adapter.is_fitting(self.trainer):
+            if self._sources.restore_fitted(state_dict):
+                self._options = self._sources.options
+                self._prepare_fit(make_run_context(self.trainer, self._options, self._folder))
             self._train_run.load_state_dict(state_dict)
         else:
             self._sources.restore_statistics(state_dict)
@@ -352,7 +413,7 @@ class SequenceDataModule(_Base):
             world: Number of ranks.
             from_position: Number of batches of the epoch that were trained before the run began.
             kind: ``train``, ``val``, ``test`` or ``predict``.
-            name: Name of the data set, if there are several of that kind.
+            name: Name of the dataset, if there are several of that kind.
 
         Raises:
             ConfigError: If the arguments do not identify a batch, or its weights are unknown.
@@ -379,9 +440,62 @@ class SequenceDataModule(_Base):
             epoch: Epoch of the plan.
             batch: Index of the batch in the plan.
             kind: ``train``, ``val``, ``test`` or ``predict``.
-            name: Name of the data set, if there are several of that kind.
+            name: Name of the dataset, if there are several of that kind.
         """
         return self._run_record.make_command(kind, name, epoch, batch)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """The fitted statistics; None before ``setup``, or if there are none."""
+        found = self._options.statistics
+        return found if isinstance(found, Statistics) else None
+
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Sizes that a model needs, by kind and field; the training data is opened for it.
+
+        ``features`` are the numbers of a timestep, or of a value per sequence, of a field of
+        floats; ``vocabulary`` counts the ids of a field of tokens, padding and unknown ones
+        included; ``classes`` those of labels.
+
+        Raises:
+            SeqDataError: If the data cannot be opened.
+        """
+        self._fit_statistics()
+        return descriptions.measure_sizes(self._options, self._sources)
+
+    def describe(self) -> str:
+        """Return what was opened, sorted, filled, skipped, split and fitted, as lines of text.
+
+        Raises:
+            SeqDataError: If the data cannot be opened.
+        """
+        self._fit_statistics()
+        return descriptions.describe_sources(str(self), self._options, self._sources)
+
+    def predict(self, trainer: Any, model: Any, *, ckpt_path: Any = None) -> pa.Table:
+        """Predict with a model, and return the predictions as a table of Arrow.
+
+        The data is ``predict``; without it, with ``split``, its part ``predict``, ``test`` or
+        ``val``. A row is a timestep (or a sequence, if predictions are per sequence), with the id,
+        the date if there is one, ``position`` in the data, and a column of each
+        prediction, the name of its field with ``_pred``, in the unit of the data. Of windows with a
+        horizon each row is a timestep of the horizon.
+
+        Args:
+            trainer: A Trainer.
+            model: A model whose ``predict_step`` returns tensors with a row for each row of the
+                batch, named by the field that they predict.
+            ckpt_path: Checkpoint, as in ``trainer.predict``.
+
+        Raises:
+            ConfigError: If there is no data to predict, or several datasets.
+        """
+        return predict_table(trainer, model, self, self._sources, ckpt_path)
+
+    def _fit_statistics(self) -> None:
+        if self._sources.fit_statistics():
+            self._options = self._sources.options
 
     def on_exception(self, exception: BaseException) -> None:
         """Stop all threads, and add the batch to an exception of a step."""
@@ -405,16 +519,18 @@ class SequenceDataModule(_Base):
         if stage not in _KINDS_BY_STAGE:
             stages = "'fit', 'validate', 'test' or 'predict'"
             raise ConfigError(must_be("datamodule: `stage`", stages, repr(stage)))
-        context = make_run_context(self.trainer, self._options)
+        context = make_run_context(self.trainer, self._options, self._folder)
         adapter.attach(self.trainer, self._notifier, first=True)
         given = self._sources.given_description
         values, noted = {"stage": stage, **given.fixed}, given.changing
+        self._fit_statistics()
+        if isinstance(self._options.statistics, Statistics):
+            values["fitted statistics"] = self._options.statistics.digest
         for kind in _KINDS_BY_STAGE[stage]:
             for index, engine in enumerate(self._sources.prepare_engines(kind, context)):
                 described = {**engine.describe(), "batches": engine.num_batches}
-                values.update(
-                    {f"{name} of {kind} {index}": value for name, value in described.items()}
-                )
+                for name, value in described.items():
+                    values[f"{name} of {kind} {index}"] = value
         if stage == "fit":
             self._prepare_fit(context)
         if self.trainer is not None:
@@ -442,8 +558,10 @@ class SequenceDataModule(_Base):
                 f"datamodule: `{type(self).__qualname__}.setup` must call `super().setup(stage)`, "
                 "which opens the data, but does not. Add the call"
             )
+        if kind not in self._sources.prepared_kinds:
+            self._fit_statistics()
         engines = self._sources.get_engines(kind) or self._sources.make_engines(
-            kind, make_run_context(self.trainer, self._options)
+            kind, make_run_context(self.trainer, self._options, self._folder)
         )
         if not engines:
             raise ConfigError(must_be(f"datamodule: `{kind}`", "a location", "None", "Pass it"))

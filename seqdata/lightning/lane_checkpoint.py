@@ -107,7 +107,7 @@ def restore_lane_states(
 def _save_tables(lanes: LaneStates, run_position: RunPosition) -> dict[str, dict[str, Any] | None]:
     """Return the training tables of this rank, by name; None for one of another batch.
 
-    If one table is of this batch, the others are left out: only the first batch of an epoch can
+    If one table is of this batch, the others are omitted: only the first batch of an epoch can
     take them.
     """
     epoch, number = run_position.epoch, run_position.position

@@ -33,7 +33,7 @@ LOSS = "loss"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchScores:
-    """Scores of one batch on this rank, without dummy rows.
+    """Scores of one batch on this rank, without padding rows.
 
     Attributes:
         step: Step of the optimizer, as it was passed to ``add``.
@@ -89,7 +89,7 @@ class _Pending(NamedTuple):
 class ScoreCollector:
     """Collects the scores of training steps, without waiting for a device.
 
-    Rows of weight 0 (dummies and idle lanes) are left out. The score of a row of several sequences
+    Rows of weight 0 (dummies and idle lanes) are dropped. The score of a row of several sequences
     (packed documents, streams of lanes) counts for each of them, unless there is one score for each
     of ``batch.segments``. Chunks and windows of a sequence count one by one. In a dict of batches
     names are parts, and scores are a dict with the same names, or one for all.

@@ -243,7 +243,7 @@ class TrainRun:
 
         Raises:
             ResumeError: If the plan is another, or limits of the Trainer hold other batches.
-            ConfigError: If the rest of the epoch has dummy rows that the output does not mark.
+            ConfigError: If the rest of the epoch has padding rows that the output does not mark.
         """
         options = self._sources.options
         start = find_start(self.engine, state, self._make_state_at, options.on_changed)
@@ -407,8 +407,16 @@ class TrainRun:
             )
 
 
-def make_run_context(trainer: Trainer | None, options: DataOptions) -> RunContext:
-    """Return the context for the engines of a DataModule."""
+def make_run_context(
+    trainer: Trainer | None, options: DataOptions, folder: Path | None
+) -> RunContext:
+    """Return the context for the engines of a DataModule.
+
+    Args:
+        trainer: Of the DataModule.
+        options: Of the DataModule.
+        folder: Folder of the run, in which unreadable data is reported.
+    """
     segment_batches, feedback = None, adapter.find_callback(trainer, SupportsFeedback)
     if trainer is not None and feedback is not None:
         segment_batches = count_segment_batches(feedback, trainer, options)
@@ -416,7 +424,7 @@ def make_run_context(trainer: Trainer | None, options: DataOptions) -> RunContex
         world=adapter.get_world(trainer),
         seed=trainer_settings.get_seed(options),
         overfit=adapter.is_overfitting(trainer),
-        folder=adapter.get_run_folder(trainer) if options.on_error != "raise" else None,
+        folder=folder if options.on_error != "raise" else None,
         is_on_cuda=adapter.is_on_cuda(trainer),
         segment_batches=segment_batches,
     )

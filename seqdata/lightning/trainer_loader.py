@@ -22,6 +22,7 @@ from seqdata.lightning.ranks.synchronizer import RankCounter
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.loader import EpochSetter, count_later_ranks
 from seqdata.loading.options import UpdateSchedule
+from seqdata.loading.pictures import describe_engine
 from seqdata.resume_state import EpochProgress, RunPosition
 from seqdata.sharing import World
 
@@ -62,12 +63,12 @@ SynchronizeFn = Callable[["LoaderIterator", Iterator[TaggedBatch]], Iterator[Tag
 
 
 class TrainerLoader:
-    """Batches of one data set for the Trainer.
+    """Batches of one dataset for the Trainer.
 
     Args:
-        engine: Engine of the data set.
+        engine: Engine of the dataset.
         get_start: Function of an iteration that returns its start, called at its first ``next()``.
-        name: Name of the data set, if there are several.
+        name: Name of the dataset, if there are several.
         synchronize: Function that returns batches once all ranks have theirs; None: unchanged.
         epoch: Epoch whose length the loader has, if epochs differ.
 
@@ -98,6 +99,11 @@ class TrainerLoader:
 
     def __len__(self) -> int:
         return self.engine.count_steps(self.epoch)
+
+    def __repr__(self) -> str:
+        name = self.engine.options.name
+        steps = f"{len(self):,} steps"
+        return f"TrainerLoader({f'{name}: ' * bool(name)}{describe_engine(self.engine)}; {steps})"
 
     def __iter__(self) -> LoaderIterator:
         return LoaderIterator(self)

@@ -7,7 +7,7 @@ replaced by the longest other row of the batch, cropped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from seqdata.batch.axes import TARGETS, Axes
 from seqdata.errors import DataError, SeqDataError, find_interruption
-from seqdata.loading.fetcher import Fetcher
+from seqdata.loading.fetcher import Fetcher, FieldReader
 from seqdata.loading.options import OnError, ValueOptions
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.results import is_whole_value
 from seqdata.protocols import Columns, Field
 from seqdata.sharing import Step
 from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.dataset_items import OpaqueItem
 from seqdata.storage.fields import kind_of
 
 _MAX_PROBES = 16  # sequences that are transformed to learn the fields of the results
@@ -93,7 +94,8 @@ def repair_batch(
     replacement = _find_replacement(request, errors)
     replacement_row = replacement if on_error == "replace" and step.rows is None else None
     if replacement_row is not None:
-        step = _replace_bad_rows(step, request, rows, errors, replacement_row, axes)
+        reader = fetcher.reader
+        step = _replace_bad_rows(step, request, rows, errors, replacement_row, axes, reader)
     else:
         step = _mask_bad_rows(step, errors)
     if replacement is not None:
@@ -133,8 +135,8 @@ def _fetch_one(fetcher: Fetcher, request: StepRequest, number: int) -> tuple[dic
     """Return the pieces of one span by field: arrays (length, *shape), or strings."""
     only = slice(number, number + 1)
     occurrences = request.occurrences
-    single_request = replace(
-        request, spans=request.spans[only], ids=request.ids[only],
+    single_request = request.with_spans(
+        request.spans[only], ids=request.ids[only],
         occurrences=None if occurrences is None else occurrences[only],
     )  # fmt: skip
     columns, axes = fetcher.fetch(single_request)
@@ -163,7 +165,7 @@ def _find_replacement(request: StepRequest, errors: Mapping[int, Exception]) -> 
 
 def _replace_bad_rows(
     step: Step, request: StepRequest, rows: list[dict[str, Any]], errors: Mapping[int, Exception],
-    replacement: int, axes: Axes,
+    replacement: int, axes: Axes, reader: FieldReader,
 ) -> Step:  # fmt: skip
     """Return the step with bad rows replaced by another row, cropped to the planned length."""
     spans, weights = request.spans.copy(), step.weights.copy()
@@ -173,13 +175,19 @@ def _replace_bad_rows(
         length = min(replacement_length, int(request.lengths[number]))
         spans[number] = spans[replacement]
         spans[number, 2] = spans[replacement, 1] + length
+        linked = reader.follow(spans[number : number + 1], request.horizon) or {}
         rows[number] = {
             name: piece[: len(piece) - replacement_length + length]
             if _is_ragged(axes, name, piece)
-            else piece
+            else _crop_linked(piece, linked.get(axes.along(name) or ""))
             for name, piece in rows[replacement].items()
         }
     return step._replace(spans=spans, lengths=spans[:, 2] - spans[:, 1], weights=weights)
+
+
+def _crop_linked(piece: Any, spans: NDArray[np.int64] | None) -> Any:
+    """Return a piece of a linked axis cropped to the length of its span."""
+    return piece if spans is None else piece[: int(spans[0, 2] - spans[0, 1])]
 
 
 def _is_ragged(axes: Axes, name: str, piece: Any) -> bool:
@@ -203,8 +211,8 @@ def _make_template(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, An
         DataError: If the fields of the transform's results are unknown.
     """
     reader = fetcher.reader
-    if reader.transform is not None:
-        return _probe_transform(fetcher, request)
+    if reader.transform is not None or reader.is_opaque:
+        return _probe_others(fetcher, request)
     fields: Mapping[str, Field] = reader.store.fields
     fields_by_name = {name: fields[name] for name in reader.axes.axis_of}
     if (
@@ -226,7 +234,7 @@ def _make_template(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, An
     return pieces, reader.axes
 
 
-def _probe_transform(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, Any], Axes]:
+def _probe_others(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, Any], Axes]:
     """Return the result for another sequence of the store, the first that can be transformed."""
     reader = fetcher.reader
     numbers = np.linspace(0, len(reader.store) - 1, _MAX_PROBES).astype(np.int64)
@@ -236,14 +244,14 @@ def _probe_transform(fetcher: Fetcher, request: StepRequest) -> tuple[dict[str, 
         spans[:, 2] = np.maximum(0, reader.compute_planned_lengths(spans[:, 0]) - beyond)
         ids = reader.store.base_numbers(spans[:, 0])
         try:
-            return _fetch_one(fetcher, replace(request, spans=spans, ids=ids, occurrences=None), 0)
+            return _fetch_one(fetcher, request.with_spans(spans, ids=ids, occurrences=None), 0)
         except Exception as error:
             if not is_about_data(error):
                 raise
     raise DataError(
-        f"loader: the transform fails for every sequence of a batch and for {len(numbers)} "
-        "others, so that the fields of its results are unknown. Repair the data or the "
-        "transform."
+        f"loader: {'reading' if reader.is_opaque else 'the transform'} fails for every sequence of "
+        f"a batch and for {len(numbers)} others, so that the fields of its results are unknown. "
+        "Repair the data or the transform."
     )
 
 
@@ -253,15 +261,18 @@ def _make_zeros(
     """Return zeros of the planned length of a span, so that the batch keeps its shape."""
     pieces: dict[str, Any] = {}
     length = int(request.lengths[number])
-    lengths_of = fetcher.reader.store.lengths_of
+    reader, span = fetcher.reader, request.spans[number : number + 1]
+    lengths_of, linked = reader.store.lengths_of, reader.follow(span, request.horizon) or {}
     for name, example in template.items():
-        if is_whole_value(example):
-            pieces[name] = type(example)()
+        if is_whole_value(example):  # of an item nothing is known of which one could be made
+            pieces[name] = example if isinstance(example, OpaqueItem) else type(example)()
             continue
         axis, steps = axes.along(name), 1
         if axis == axes.axis:
             target_shift = axes.shift.get(name, 0) if request.joint_targets and length else 0
             steps = length + request.horizon + target_shift
+        elif axis is not None and axis in linked:
+            steps = int(linked[axis][0, 2] - linked[axis][0, 1])
         elif axis is not None:
             axis_lengths = lengths_of.get(axis)
             steps = 1 if axis_lengths is None else int(axis_lengths[request.spans[number, 0]])

@@ -334,7 +334,7 @@ class BaseEngine(ABC):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be dummy rows that the output does not mark.
+            ConfigError: If there will be padding rows that the output does not mark.
         """
 
     @property
@@ -381,7 +381,7 @@ class BaseEngine(ABC):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be dummy rows that the output does not mark.
+            ConfigError: If there will be padding rows that the output does not mark.
         """
         share = self.share(epoch, first)
         self._warn_of_fetches(share.plan)

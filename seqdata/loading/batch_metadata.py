@@ -8,8 +8,8 @@ pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -26,7 +26,7 @@ from seqdata.loading.shifted_stream import (
     find_single_span_rows,
     simplify_rows,
 )
-from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.step_requests import LinkedSpans, StepRequest
 from seqdata.loading.transforms.rng import Occurrences
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PartLabel, offsets_from_sizes
@@ -39,13 +39,15 @@ _MAX_ROWS = 1 << 13  # of steps that are described at once
 class _StepSpans(NamedTuple):
     """The spans of many steps, their base indices, and the offsets of the steps.
 
-    ``is_stream`` is True if they are extended along a stream, as ``Steps.extended`` is.
+    ``is_stream`` is True if they are extended along a stream, as ``Steps.extended`` is. ``linked``
+    are the spans of linked axes, if there are any.
     """
 
     spans: NDArray[np.int64]
     ids: NDArray[np.int64]
     offsets: list[int]
     is_stream: bool = False
+    linked: LinkedSpans | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +80,10 @@ class StepPreparer:
 
     def _prepare_run(self, steps: Steps) -> StepRun:
         extended, has_single_spans = steps.extended, find_single_span_rows(steps)
-        step_spans = self._locate_spans(steps.table)
+        step_spans, reader = self._locate_spans(steps.table), self.reader
+        if reader.linker is not None:
+            linked = reader.follow(step_spans.spans, self.plan.lookahead - reader.shift)
+            step_spans = step_spans._replace(linked=linked)
         extended_spans = step_spans
         if extended is not None and not all(has_single_spans):
             extended_spans = self._locate_spans(extended)._replace(is_stream=True)
@@ -91,7 +96,7 @@ class StepPreparer:
         return StepRun(
             self, steps, has_single_spans, step_spans, extended_spans,
             self._pad_offsets(steps, has_single_spans),
-            self._describe(steps, own_ids, has_single_spans, whole),
+            self._describe(steps, own_ids, has_single_spans, whole, step_spans),
         )  # fmt: skip
 
     def _describe(
@@ -100,8 +105,16 @@ class StepPreparer:
         ids: NDArray[np.int64],
         has_single_spans: list[bool],
         whole: RunMetadata | None = None,
+        step_spans: _StepSpans | None = None,
     ) -> RunMetadata:
-        return describe_steps(steps, ids, has_single_spans, self.plan, self.reader.axes, whole)
+        axes, linker = self.reader.axes, self.reader.linker
+        run = describe_steps(steps, ids, has_single_spans, self.plan, axes, whole)
+        if linker is None or step_spans is None or step_spans.linked is None:
+            return run
+        context = step_spans.linked
+        if self.plan.lookahead > self.reader.shift:  # a horizon, after the context
+            context = linker.follow(step_spans.spans, context)
+        return replace(run, linked=_describe_linked(steps.table, step_spans.linked, context))
 
     def _locate_spans(self, table: ArrayTable) -> _StepSpans:
         offsets = table.offsets if table.rows is None else table.rows[table.offsets]
@@ -177,6 +190,8 @@ class StepRun:
             occurrences=occurrences, is_shifted_stream=step_spans.is_stream,
             has_lanes=self.steps.lanes is not None,
         )  # fmt: skip
+        if step_spans.linked is not None:
+            request.linked = {axis: rows[own] for axis, rows in step_spans.linked.items()}
         return PreparedStep(request, self, i)
 
 
@@ -235,6 +250,8 @@ class RunMetadata:
         lr_scales: Factor of the learning rate of each step.
         labels: Part of a mixture of each step; None without a mixture.
         whole: Metadata of the whole rows, if the steps have a time part of them.
+        linked: Linked axis -> int64 (2, r), the first timestep of each row, and the timesteps of
+            its context; None without linked axes.
     """
 
     plan: Plan
@@ -250,6 +267,7 @@ class RunMetadata:
     lr_scales: list[float]
     labels: list[PartLabel] | None
     whole: RunMetadata | None = None
+    linked: Mapping[str, NDArray[np.int64]] | None = None
 
     def batch(self, i: int) -> SequenceBatch:
         """Return the batch of step ``i``, without data and counts over ranks."""
@@ -262,9 +280,12 @@ class RunMetadata:
         if row_spans is not None:
             batch.segments = torch.from_numpy(row_spans)
         if self.labels is not None:
-            batch.part, batch.part_epoch = _cut_label(self.labels[i], own.stop - own.start)
+            lanes = self.rows["lanes"][own].tolist() if "lanes" in self.rows else None
+            batch.part, batch.part_epoch = _cut_label(self.labels[i], own.stop - own.start, lanes)
         if self.whole is not None:
             batch.whole = self.whole.batch(i)
+        if self.linked is not None:
+            batch.linked = {axis: rows[:, own] for axis, rows in self.linked.items()}
         return batch
 
 
@@ -305,10 +326,13 @@ def describe_steps(
     )  # fmt: skip
 
 
-def _cut_label(label: PartLabel, rows: int) -> PartLabel:
-    """Return a label cut to a number of rows; a dummy row has that of the first row."""
+def _cut_label(label: PartLabel, rows: int, lanes: list[int] | None) -> PartLabel:
+    """Return a label cut to a number of rows, or lanes; a padding row has that of the first row."""
     if not isinstance(label.part, list):
         return label
+    if lanes is not None:
+        epochs = cast(list[int], label.epoch)
+        return PartLabel([label.part[lane] for lane in lanes], [epochs[lane] for lane in lanes])
     return PartLabel(label.part[:rows], cast(list[int], label.epoch)[:rows])
 
 
@@ -345,6 +369,23 @@ def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[
     return described
 
 
+def _describe_linked(
+    table: ArrayTable, linked: LinkedSpans, context: LinkedSpans
+) -> dict[str, NDArray[np.int64]]:
+    """Return linked axis -> first timestep of each row, and timesteps of its context, (2, r)."""
+    found = {}
+    for axis, spans in linked.items():
+        starts, sizes = spans[:, 1], context[axis][:, 2] - context[axis][:, 1]
+        if table.rows is not None:
+            is_filled, firsts = table.rows[1:] > table.rows[:-1], table.rows[:-1]
+            rows = np.zeros(len(firsts), dtype=np.int64)
+            rows[is_filled] = starts[firsts[is_filled]]
+            sums = offsets_from_sizes(sizes)[table.rows]
+            starts, sizes = rows, np.diff(sums)
+        found[axis] = np.stack([starts, sizes])
+    return found
+
+
 def _split_row_spans(
     table: ArrayTable, ids: NDArray[np.int64], has_single_spans: Sequence[bool]
 ) -> list[NDArray[np.int64] | None]:
@@ -376,6 +417,9 @@ def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDAr
     context: NDArray[np.int64] = np.minimum(steps.lengths, plan.overlap)
     if not plan.carry:
         return np.where(start > 0, context, 0)
+    begins = plan.lane_begins(steps.numbers)
+    if begins is not None and steps.lanes is not None:
+        return np.where(begins[:, steps.lanes].reshape(-1), 0, context)
     if not steps.numbers[0]:
         context[: steps.table.offsets[1]] = 0
     return context
@@ -384,6 +428,11 @@ def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDAr
 def _find_resets(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
     """Return whether each lane begins a sequence; carried states begin only with the epoch."""
     resets: NDArray[np.bool_] = steps.lengths > 0
+    begins = plan.lane_begins(steps.numbers)
+    if begins is not None and steps.lanes is not None:  # in an epoch's first batch all do
+        first = (np.asarray(steps.numbers) == 0)[:, None]
+        resets &= (begins[:, steps.lanes] | first).reshape(-1) | ((start == 0) & (not plan.carry))
+        return resets if steps.skipped is None else resets & (steps.skipped == 0)
     if not plan.carry:
         resets &= start == 0
         return resets

@@ -23,8 +23,10 @@ from seqdata.batch.axes import format_unknown_name
 from seqdata.batch.batch import SequenceBatch
 from seqdata.collators.base import (
     SupportsAllocator,
+    SupportsDatasetItems,
     SupportsItemForm,
     SupportsJointTargets,
+    SupportsPadding,
     SupportsSingleOutput,
     SupportsWorkerCollate,
 )  # fmt: skip
@@ -37,24 +39,42 @@ from seqdata.loading.field_selection import (
     check_bounded_lengths,
     check_context,
     check_dummy_marks,
+    check_excess,
     check_mask_marks,
     check_plan,
     check_time_parts,
+    link_fields,
     make_empty_plan_error,
     make_reader,
+    pass_items,
 )
 from seqdata.loading.options import EngineOptions, UpdateSchedule, ValueOptions
-from seqdata.loading.output import BATCH_KEYS, BufferPool, Output, check_cuda, make_output, pin
+from seqdata.loading.output import (
+    BATCH_KEYS,
+    BufferPool,
+    Output,
+    ShapedOutput,
+    check_cuda,
+    make_output,
+    pin,
+)
 from seqdata.loading.pipeline import BatchPipeline, PipelineComponents
 from seqdata.loading.prefetch import Prefetcher, PrefetchSource, make_plan_ahead
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.loading.transforms.apply import make_transform_applier
+from seqdata.loading.transforms.declare import length_map_for, qualified_name
 from seqdata.loading.transforms.rng import CropNumbersFn, Occurrences, count_occurrences
 from seqdata.loading.workers.session import WorkerPoolCache
 from seqdata.plan import Plan
 from seqdata.plan_table import DrawnBatch
+from seqdata.planning.batch_order import sort_within_batches
 from seqdata.planning.parts import derive_part_seed, number_part_crops
-from seqdata.planning.policy import as_policy, balance_ranks, find_base_policy
+from seqdata.planning.policy import (
+    as_policy,
+    balance_ranks,
+    find_base_policy,
+    resolve_seconds,
+)
 from seqdata.policies.segments import Segments
 from seqdata.protocols import (
     Collator,
@@ -64,7 +84,7 @@ from seqdata.protocols import (
     SupportsItems,
     SupportsParts,
 )  # fmt: skip
-from seqdata.sharing import RankPlan, share
+from seqdata.sharing import RankPlan, World, share
 from seqdata.storage.dataset_items import ItemForm
 
 _SHUTDOWN_TIMEOUT = 5.0  # seconds for which a shutdown waits for each thread
@@ -81,7 +101,7 @@ class EpochEngine(BaseEngine):
 
     Raises:
         ConfigError: If policy, fields, shift or output do not fit the store, or the output does not
-            mark the dummy rows that there will be.
+            mark the padding rows that there will be.
         PlanError: If no sequence is left.
     """
 
@@ -93,14 +113,17 @@ class EpochEngine(BaseEngine):
         index: SequenceIndex | None = None,
     ) -> None:
         super().__init__(store, policy, options)
-        output = make_output(options.as_tuple, options.as_dict)
+        output = make_output(options.as_tuple, options.as_dict, options.as_batch)
         user_collator: Any = options.collator
         if output is None and isinstance(user_collator, SupportsSingleOutput):
             output = Output((user_collator.output_field,), is_single=True)
-        self._reader = make_reader(store, policy.axis, options, output)
-        if output is not None and self._reader.transform is None and options.collator is None:
-            output.check(self._reader.field_names)
-        if output is not None:
+        reader = make_reader(store, policy.axis, options, output)
+        self._reader = link_fields(reader, policy, options.whole)
+        if isinstance(user_collator, SupportsDatasetItems):
+            self._reader = pass_items(self._reader, policy, options)
+        if isinstance(output, Output):
+            if self._reader.transform is None and options.collator is None:
+                output.check(self._reader.field_names)
             check_mask_marks(output, self._reader.field_names, options.on_error)
         if options.pin_memory:
             check_cuda()
@@ -108,9 +131,11 @@ class EpochEngine(BaseEngine):
         collator: Any = self._make_collator()
         joint_targets = isinstance(collator, SupportsJointTargets) and collator.joint_targets
         fetcher, occurrences = self._make_fetcher()
-        check_bounded_lengths(self._reader, find_base_policy(policy), options.on_error)
+        sorts, base = options.sort_within_batch, find_base_policy(policy)
+        check_bounded_lengths(self._reader, base, options.on_error, sorts=sorts)
         check_time_parts(self._reader, options)
         check_context(store, find_base_policy(policy), self._reader)
+        check_excess(self._reader, policy)
         collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
         if collates and not self._reader.has_bounded_lengths:
             fetcher = replace(fetcher, collate=collator.collate_columns)
@@ -125,10 +150,21 @@ class EpochEngine(BaseEngine):
         self.index = self._reader.build_index() if index is None else index
         if isinstance(policy, Segments):
             self.segments = SegmentedRun(policy, self.index)
+        self._check_epoch(policy)
+
+    def _check_epoch(self, policy: Policy) -> None:
+        """Count the batches, and raise if there is none, or rows could not be told apart."""
+        options, output = self.options, self._components.output
         self.num_batches = policy.num_batches(self.index)
         self.num_batches = self.count_batches(0)
         if not self.num_batches:
             raise make_empty_plan_error(self.index, policy, self._reader)
+        if (
+            isinstance(output, ShapedOutput)
+            and options.on_error != "raise"
+            and not self._marks_rows
+        ):
+            check_mask_marks(output, self._reader.field_names, options.on_error)
         self._check_dummy_marks(self.num_batches)
         if options.on_error == "replace" and self._get_any_plan().lanes:
             raise ConfigError(
@@ -145,7 +181,7 @@ class EpochEngine(BaseEngine):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be dummy rows that the output does not mark.
+            ConfigError: If there will be padding rows that the output does not mark.
         """
         options, plan = self.options, self.plan(epoch)
         self._check_dummy_marks(len(plan) - first)
@@ -244,6 +280,8 @@ class EpochEngine(BaseEngine):
         time_parts, count = self.options.world.time_parts, self.count_batches(epoch)
         check_plan(plan, self.policy, self._reader, epoch, count, time_parts)
         plan = plan.with_lookahead(plan.lookahead + self._reader.shift)
+        if self.options.sort_within_batch:
+            plan = sort_within_batches(plan)
         if self.options.on_plan_ready is not None:
             self.options.on_plan_ready(plan)
         return plan
@@ -280,10 +318,20 @@ class EpochEngine(BaseEngine):
 
     def _make_collator(self) -> Collator:
         collator: Any = self.options.collator
+        padding = self.options.padding
         if collator is None:
-            return Padded(allocate=self._buffer_pool.allocate)
+            return Padded(0 if padding is None else padding, allocate=self._buffer_pool.allocate)
+        if padding is not None:
+            if not isinstance(collator, SupportsPadding):
+                raise ConfigError(
+                    f"loader: `padding` goes with a collator that pads, but `collator` is "
+                    f"{collator!r:.100}. Leave one of them out"
+                )
+            collator = collator.with_padding(padding)
         if isinstance(collator, SupportsItemForm):
             collator = collator.with_item_form(self._find_item_form())
+        if self._reader.is_opaque and isinstance(collator, SupportsDatasetItems):
+            collator = collator.with_items()
         if isinstance(collator, SupportsAllocator):
             collator = collator.with_allocator(self._buffer_pool.allocate)
         result: Collator = collator
@@ -298,12 +346,24 @@ class EpochEngine(BaseEngine):
         return base.item_form if isinstance(base, SupportsItems) else None
 
     def _check_dummy_marks(self, num_left: int) -> None:
-        """Raise ConfigError if there will be dummy rows that the output does not mark."""
+        """Raise ConfigError if there will be padding rows that the output does not mark."""
         output, options = self._components.output, self.options
         fields = self._reader.field_names
         if output is not None and options.world.size > 1 and not output.find_marks(fields):
             lanes = self._get_any_plan().lanes
-            check_dummy_marks(output, fields, options, lanes, num_left)
+            check_dummy_marks(output, fields, options, lanes, num_left, lambda: self._marks_rows)
+
+    @functools.cached_property
+    def _marks_rows(self) -> bool:
+        """Whether a function's result tells rows that count from others, as a padding row shows."""
+        output, plan = self._components.output, self._get_any_plan()
+        if not isinstance(output, ShapedOutput):
+            return False
+        others = plan.lanes or len(plan)  # one rank more than there are batches or lanes
+        world = World(0 if plan.lanes else others, others + 1)
+        steps = RankPlan(plan, world, "fill", 0, 0, 1, 1 if plan.lanes else world.size)
+        schedule = UpdateSchedule()
+        return output.marks_rows(lambda: self.remake_batch(steps, 0, 0, schedule))
 
 
 def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEngine:
@@ -319,6 +379,7 @@ def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEng
             that zips.
         PlanError: If no sequence is left.
     """
+    policy = _resolve_seconds(policy, store, options)
     if as_policy(policy).zips_parts:
         if not isinstance(store, SupportsParts):
             zip_policy: Any = policy
@@ -332,6 +393,23 @@ def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEng
             f"{type(policy).__name__}(...), ...}})."
         )
     return EpochEngine(store, policy, options)
+
+
+def _resolve_seconds(policy: Policy, store: Store, options: EngineOptions) -> Policy:
+    """Return a policy whose seconds are timesteps of a store.
+
+    Raises:
+        ConfigError: If a sampling rate is not known, or a transform changes lengths.
+    """
+    resolved = resolve_seconds(policy, store)
+    transform = options.transform
+    if resolved is policy or transform is None or length_map_for(transform) is None:
+        return resolved
+    raise ConfigError(
+        f"loader: the transform {qualified_name(transform)} must keep lengths with a policy in "
+        "`seconds`, since the sampling rate is that of the stored timesteps, but changes them. Say "
+        "the size in timesteps of its results"
+    )
 
 
 class ZipEngine(BaseEngine):
@@ -390,7 +468,7 @@ class ZipEngine(BaseEngine):
 
         Raises:
             PlanError: If ``first`` lies outside the plan, or no step is left.
-            ConfigError: If there will be dummy rows that the output does not mark.
+            ConfigError: If there will be padding rows that the output does not mark.
         """
         for engine in self.engines.values():
             engine.share(epoch, first)
@@ -467,6 +545,9 @@ def _select_options(name: str, parts: Mapping[str, Store], options: EngineOption
     others = {field for part in parts.values() for field in part.fields} - set(fields)
     if options.fields is not None:
         changed["fields"] = tuple(field for field in options.fields if field in fields)
+    if options.whole is not None:
+        own_whole = tuple(field for field in options.whole if field not in others)
+        changed["whole"] = own_whole or None
     if options.as_dict is not None:
         known = others - set(BATCH_KEYS)
         changed["as_dict"] = tuple(field for field in options.as_dict if field not in known)
@@ -475,6 +556,9 @@ def _select_options(name: str, parts: Mapping[str, Store], options: EngineOption
     if isinstance(options.dtype, Mapping):
         own = {field: dtype for field, dtype in options.dtype.items() if field not in others}
         changed["dtype"] = own or None
+    if isinstance(options.padding, Mapping):
+        values = options.padding.items()
+        changed["padding"] = {field: value for field, value in values if field not in others}
     return replace(options, **changed)
 
 
@@ -487,8 +571,8 @@ def _check_names(parts: Mapping[str, Store], options: EngineOptions) -> None:
     for name, part in parts.items():
         if options.fields is not None and not set(options.fields) & set(part.fields):
             raise ConfigError(
-                f"loader: `fields` must name a field of part {name!r}, but are "
-                f"{tuple(options.fields)}. It has {', '.join(part.fields)}."
+                f"loader: `fields` must name at least one field of part {name!r}, but names only "
+                f"{', '.join(options.fields)}. Add one of {', '.join(part.fields)}."
             )
 
 
@@ -498,7 +582,7 @@ def _build_index(
     """Return the lengths of a part as they are planned."""
     if policy is None:
         return SequenceIndex.from_store(part)  # the policy then says that it lacks the part
-    output = make_output(options.as_tuple, options.as_dict)
+    output = make_output(options.as_tuple, options.as_dict, options.as_batch)
     try:
         return make_reader(part, policy.axis, options, output).build_index()
     except SeqDataError as error:

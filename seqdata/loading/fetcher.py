@@ -8,8 +8,8 @@ all of this without torch. Place in the flow: step request -> columns, which the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from seqdata.batch.axes import TARGETS, Axes
 from seqdata.code_digest import code_digest
 from seqdata.index import SCAN_CHUNK, LengthMap, SequenceIndex
 from seqdata.loading.options import ValueOptions
-from seqdata.loading.step_requests import StepRequest
+from seqdata.loading.step_requests import LinkedSpans, StepRequest
 from seqdata.loading.transforms.apply import TransformApplier
 from seqdata.loading.transforms.declare import (
     get_declared_axes,
@@ -28,7 +28,10 @@ from seqdata.loading.transforms.declare import (
     qualified_name,
 )
 from seqdata.protocols import Columns, Store
+from seqdata.storage.concat import read_items
+from seqdata.storage.dataset_items import ITEMS
 from seqdata.storage.fields import default_axis, kind_of
+from seqdata.storage.linking import AxisLinker
 
 _MAX_NAME, _DIGITS = 120, 16  # of a transform in a state
 
@@ -49,6 +52,10 @@ class FieldReader:
         length_map: Length law of the transform; None: it declares none.
         measured_view: The view with the measured lengths of the results, or None if they were
             not measured.
+        linker: Linker of the axes whose fields are cut with the planned one; None: fields of other
+            axes are read whole.
+        linked_fields: Axis -> the fields along it that are cut so.
+        is_opaque: Whether items of Datasets are read as they are, in one column ``ITEMS``.
     """
 
     store: Store
@@ -60,6 +67,9 @@ class FieldReader:
     transform: Any = None
     length_map: LengthMap | None = None
     measured_view: Store | None = None
+    linker: AxisLinker | None = None
+    linked_fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    is_opaque: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out ``length_map``, which may not be picklable: the transform has it."""
@@ -71,7 +81,33 @@ class FieldReader:
             self.shift,
             self.axes,
         )
-        return _rebuild_reader, (*fixed, self.transform, self.measured_view)
+        linker = self.linker
+        linked = None if linker is None else (dict(self.linked_fields), linker.is_tiled)
+        others = (self.transform, self.measured_view, linked, self.is_opaque)
+        return _rebuild_reader, (*fixed, *others)
+
+    def link(self, linked_fields: Mapping[str, tuple[str, ...]], *, is_tiled: bool) -> FieldReader:
+        """Return a reader that cuts fields of linked axes with the planned one.
+
+        Args:
+            linked_fields: Axis -> the fields along it.
+            is_tiled: As in ``AxisLinker``.
+        """
+        if not linked_fields:
+            return self
+        linker = AxisLinker.from_store(self.store, self.axis, is_tiled=is_tiled, shift=self.shift)
+        return replace(self, linker=linker, linked_fields=linked_fields)
+
+    def follow(self, spans: NDArray[np.int64], horizon: int) -> LinkedSpans | None:
+        """Return the spans of linked axes; None: there are none.
+
+        Args:
+            spans: int64 (n, 3), spans of the planned axis.
+            horizon: Timesteps of a window's future, after each span.
+        """
+        if self.linker is None:
+            return None
+        return self.linker.follow(spans, self.linked_fields, horizon=horizon)
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -142,10 +178,12 @@ class FieldReader:
         lengths: NDArray[np.int64] = store.lengths_of[self.axis][numbers].astype(np.int64)
         return lengths if self.length_map is None else self.length_map(lengths)
 
-    def read_inputs(self, spans: NDArray[np.int64]) -> dict[str, Any]:
+    def read_inputs(
+        self, spans: NDArray[np.int64], linked: LinkedSpans | None = None
+    ) -> dict[str, Any]:
         """Return the columns of the transform's input: spans, or whole sequences."""
         if not self.has_changed_lengths:
-            return self.store.read(spans, self.unshifted_fields, axis=self.axis)
+            return self._read_unshifted(spans, linked)
         lengths_of = self.store.lengths_of
         full_axis = self.axis if self.axis in lengths_of else default_axis(lengths_of)
         full_spans = np.zeros_like(spans)
@@ -164,8 +202,27 @@ class FieldReader:
         extended[:, 2] += horizon + np.where(spans[:, 2] > spans[:, 1], self.shift, 0)
         return extended
 
+    def _read_unshifted(
+        self, spans: NDArray[np.int64], linked: LinkedSpans | None
+    ) -> dict[str, Any]:
+        """Return the columns of fields at the planned timesteps, and at those of linked axes."""
+        names = self.unshifted_fields
+        if linked is None:
+            return self.store.read(spans, names, axis=self.axis)
+        apart = {name for axis in linked for name in self.linked_fields[axis]}
+        own = [name for name in names if name not in apart]
+        found = self.store.read(spans, own, axis=self.axis) if own else {}
+        for axis, its_spans in linked.items():
+            found |= self.store.read(its_spans, self.linked_fields[axis], axis=axis)
+        return {name: found[name] for name in names}
+
     def read_columns(
-        self, spans: NDArray[np.int64], *, joint_targets: bool, horizon: int = 0
+        self,
+        spans: NDArray[np.int64],
+        *,
+        joint_targets: bool,
+        horizon: int = 0,
+        linked: LinkedSpans | None = None,
     ) -> dict[str, Any]:
         """Return the columns of spans, with the shifted field ``shift`` timesteps further.
 
@@ -174,16 +231,17 @@ class FieldReader:
             joint_targets: Whether inputs and targets are one column, ``shift`` timesteps longer;
                 else targets are a column of their own.
             horizon: Timesteps of a window's future, read after each span.
+            linked: Spans of linked axes; None: there are none.
         """
+        if self.is_opaque:
+            return {ITEMS: read_items(self.store, np.ascontiguousarray(spans[:, 0]))}
         if horizon:
             spans = spans + np.array([0, 0, horizon])
         if self.shifted_field is None:
-            return self.store.read(spans, self.unshifted_fields, axis=self.axis)
-        columns = (
-            self.store.read(spans, self.unshifted_fields, axis=self.axis)
-            if self.unshifted_fields
-            else {}
-        )
+            if linked is None:
+                return self.store.read(spans, self.unshifted_fields, axis=self.axis)
+            return self._read_unshifted(spans, linked)
+        columns = self._read_unshifted(spans, linked) if self.unshifted_fields else {}
         target_spans = self.extend(spans, 0)  # a copy: there is a shift
         if joint_targets:
             return columns | self.store.read(target_spans, (self.shifted_field,), axis=self.axis)
@@ -212,7 +270,7 @@ class FieldReader:
         return f"transform={qualified_name(self.transform)}/{digest.hexdigest()[:16]}"
 
 
-def _rebuild_reader(
+def _rebuild_reader(  # noqa: PLR0913
     store: Store,
     axis: str,
     unshifted_fields: tuple[str, ...],
@@ -221,11 +279,13 @@ def _rebuild_reader(
     axes: Axes,
     transform: Any,
     measured_view: Store | None,
+    linked: tuple[Mapping[str, tuple[str, ...]], bool] | None,
+    is_opaque: bool,
 ) -> FieldReader:
     length_map = (
         None if transform is None or measured_view is not None else length_map_for(transform)
     )
-    return FieldReader(
+    reader = FieldReader(
         store,
         axis,
         unshifted_fields,
@@ -235,7 +295,9 @@ def _rebuild_reader(
         transform,
         length_map,
         measured_view,
+        is_opaque=is_opaque,
     )
+    return reader if linked is None else reader.link(linked[0], is_tiled=linked[1])
 
 
 class WorkerFetcher(Protocol):
@@ -286,9 +348,13 @@ class Fetcher:
         elif request.is_shifted_stream:
             columns = reader.read_stream(request.spans)
         else:
+            linked = request.linked
+            if linked is None and reader.linker is not None:
+                linked = reader.follow(request.spans, request.horizon)
             columns = reader.read_columns(
-                request.spans, joint_targets=request.joint_targets, horizon=request.horizon
-            )
+                request.spans, joint_targets=request.joint_targets, horizon=request.horizon,
+                linked=linked,
+            )  # fmt: skip
         if self.value_options is not None:
             columns = self.value_options.convert_columns(columns, axes, request, reader.store)
         return columns, axes

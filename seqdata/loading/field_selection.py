@@ -5,16 +5,21 @@ Fields, axis and shift are checked once, when they are selected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
+from seqdata.capabilities import get_base_keys, get_linked_axes
 from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
+from seqdata.linked_axes import are_linked
 from seqdata.loading.fetcher import FieldReader
 from seqdata.loading.options import EngineOptions, OnError
 from seqdata.loading.transforms.declare import (
+    bind_fields,
     check_transform,
     is_by_timestep,
     length_map_for,
@@ -24,16 +29,17 @@ from seqdata.plan import Plan
 from seqdata.planning.build import describe_policy
 from seqdata.planning.policy import as_policy, find_base_policy
 from seqdata.protocols import Policy, Store
+from seqdata.storage.concat import find_item_stores
 from seqdata.storage.parts import PartsStore, drop_transform
 from seqdata.storage.span_store import find_longest_context
 from seqdata.storage.views import View
 
 if TYPE_CHECKING:
-    from seqdata.loading.output import Output  # which imports torch
+    from seqdata.loading.output import Output, ShapedOutput  # which imports torch
 
 
 def make_reader(
-    store: Store, axis: str, options: EngineOptions, output: Output | None
+    store: Store, axis: str, options: EngineOptions, output: Output | ShapedOutput | None
 ) -> FieldReader:
     """Return the reader of the selected fields.
 
@@ -65,12 +71,158 @@ def make_reader(
         )
     if axis != measured_transform.axis:
         raise ConfigError(
-            f"loader: the policy plans on axis {axis!r}, but axis {measured_transform.axis!r} "
-            f"was measured. Pass `axis` to the policy, or measure axis {axis!r}."
+            f"loader: the policy plans on axis {axis!r}, but the lengths of the transform's "
+            f"results were measured on axis {measured_transform.axis!r}. Pass "
+            f"axis={measured_transform.axis!r} to the policy, or measure axis {axis!r}."
         )
     options = replace(options, transform=measured_transform.transform)
     reader = _make_plain_reader(drop_transform(store), axis, options, output)
     return replace(reader, length_map=None, measured_view=store)
+
+
+def link_fields(reader: FieldReader, policy: Policy, whole: Sequence[str] | None) -> FieldReader:
+    """Return a reader that cuts fields of linked axes with the spans of a policy.
+
+    Args:
+        reader: The reader.
+        policy: The policy.
+        whole: Names of fields that come whole.
+
+    Raises:
+        ConfigError: If a policy cuts sequences, and a field of another axis would come whole.
+    """
+    kinds = {kind for base in _list_base_policies(policy) for kind in [_describe_cuts(base)]}
+    axis, axis_of = reader.axis, reader.axes.axis_of
+    for name in whole or ():
+        if name not in axis_of or axis_of[name] in (None, axis):
+            known = [each for each, own in axis_of.items() if own not in (None, axis)]
+            raise ConfigError(
+                f"loader: `whole` must name fields of other axes than {axis!r}, but names "
+                f"{format_unknown_name(name, known)}"
+            )
+    linked = {} if reader.has_changed_lengths else get_linked_axes(reader.store)
+    apart: dict[str, list[str]] = {}
+    for name, own in axis_of.items():
+        if own in (None, axis) or name in (whole or ()):
+            continue
+        if are_linked(linked, axis, own):
+            apart.setdefault(str(own), []).append(name)
+        elif kinds != {_UNCUT}:
+            raise _make_uncut_error(reader, policy, name, str(own))
+    if apart and len(kinds) > 1 and "windows" in kinds:
+        raise ConfigError(
+            "loader: the parts of a mixture must all be read in windows, or none of them, where "
+            f"fields run along linked axes, but are read as {' and '.join(sorted(kinds))}. "
+            f"Use windows for all, or `fields` along {axis!r} only"
+        )
+    linked_fields = {own: tuple(names) for own, names in apart.items()}
+    return reader.link(linked_fields, is_tiled="windows" not in kinds)
+
+
+_UNCUT = "whole sequences"
+
+
+def pass_items(reader: FieldReader, policy: Policy, options: EngineOptions) -> FieldReader:
+    """Return a reader of a Dataset's own items, if nothing has to be done to them.
+
+    Args:
+        reader: The reader of fields.
+        policy: The policy.
+        options: The options; their collator takes items.
+
+    Raises:
+        ConfigError: If items have no fields, but something has to be done to them.
+    """
+    datasets = find_item_stores(reader.store)
+    changed = _name_changes(reader, policy, options)
+    if datasets and not changed:
+        return replace(reader, is_opaque=True)
+    problem = next((dataset.problem for dataset in datasets if dataset.problem), "")
+    if problem:
+        raise ConfigError(
+            f"loader: items that are not made of arrays are passed whole to the `collate_fn`, but "
+            f"{changed} needs their fields. Leave it out, or let the Dataset return such items: "
+            f"{problem}"
+        )
+    return reader
+
+
+def _name_changes(reader: FieldReader, policy: Policy, options: EngineOptions) -> str:
+    """Return the first argument by which items are changed, cut or selected from; else ''."""
+    if reader.transform is not None:
+        return "a transform"
+    names = ("fields", "whole", "dtype", "check_values", "shift")
+    given = next((f"`{name}`" for name in names if getattr(options, name)), "")
+    if given:
+        return given
+    for base in _list_base_policies(policy):
+        may_cut = getattr(base, "max_length", None) is not None
+        if _describe_cuts(base) != _UNCUT:
+            return f"a policy that cuts sequences in {_describe_cuts(base)}"
+        if may_cut and getattr(base, "too_long", "") in ("split", "truncate"):
+            return f"`too_long={base.too_long!r}`"  # type: ignore[attr-defined]
+    return ""
+
+
+def _describe_cuts(policy: Policy) -> str:
+    asked = as_policy(policy)
+    if asked.cuts_windows:
+        return "windows"
+    return "chunks" if asked.cuts_sequences else _UNCUT
+
+
+def _list_base_policies(policy: Policy) -> list[Policy]:
+    """Return the innermost policies that make rows: of a mixture those of its parts."""
+    base = find_base_policy(policy)
+    parts = as_policy(base).policies
+    return [each for part in parts.values() for each in _list_base_policies(part)] or [base]
+
+
+def _make_uncut_error(reader: FieldReader, policy: Policy, name: str, axis: str) -> ConfigError:
+    kind = "a window" if as_policy(find_base_policy(policy)).cuts_windows else "a chunk"
+    steps = np.asarray(reader.store.lengths_of[axis])
+    longest = int(steps.max(initial=0))
+    ways = f"leave it out with `fields`, or pass whole=({name!r},) if it is meant"
+    if reader.has_changed_lengths:
+        link = f"The transform changes lengths, so that the axes cannot be linked: {ways}"
+    else:
+        mine = [each for each, own in reader.axes.axis_of.items() if own == reader.axis]
+        example = f"rates={{{(mine or ['x'])[0]!r}: 100, {name!r}: 500}}"
+        link = (
+            f"Link the axes by their sampling rates, e.g. {example} of open_store or the "
+            f"DataModule; {ways}"
+        )
+    return ConfigError(
+        f"loader: fields along other axes than {reader.axis!r} must be linked to be read in parts "
+        f"of sequences, but {name!r} runs along {axis!r} and would come whole, up to {longest:,} "
+        f"timesteps, with each {kind.split()[-1]}. {link}"
+    )
+
+
+def check_excess(reader: FieldReader, policy: Policy) -> None:
+    """Raise ConfigError if a linked axis lasts longer than the planned one by more than a chunk.
+
+    Its rest would come with the first or last chunk.
+
+    Args:
+        reader: The reader.
+        policy: The policy; only chunks of lanes are checked.
+    """
+    linker, chunk = reader.linker, getattr(find_base_policy(policy), "chunk", None)
+    if linker is None or not isinstance(chunk, int):
+        return
+    for axis in reader.linked_fields:
+        excess = linker.measure_excess(axis)
+        longest = int(excess.argmax()) if len(excess) else 0
+        if len(excess) and int(excess[longest]) > chunk:
+            store = reader.store
+            base = store.base_numbers(np.array([longest], dtype=np.int64))
+            raise ConfigError(
+                f"loader: linked axes must begin and end together, to within a chunk of {chunk} "
+                f"timesteps, but axis {axis!r} of sequence {get_base_keys(store, base)[0]!r} has "
+                f"{int(excess[longest])} timesteps' time beyond {reader.axis!r}. Plan on the axis "
+                f"that lasts longest, such as axis={axis!r}, or cut them alike"
+            )
 
 
 def make_full_reader(store: Store, axis: str, transform: Any) -> FieldReader:
@@ -84,7 +236,7 @@ def make_full_reader(store: Store, axis: str, transform: Any) -> FieldReader:
 
 
 def _make_plain_reader(
-    store: Store, axis: str, options: EngineOptions, output: Output | None
+    store: Store, axis: str, options: EngineOptions, output: Output | ShapedOutput | None
 ) -> FieldReader:
     field_names, transform = _choose_fields(store, axis, options, output), options.transform
     for name in field_names:
@@ -93,6 +245,7 @@ def _make_plain_reader(
     axis_of = {name: store.fields[name].axis for name in field_names}
     if transform is not None:
         check_transform(transform)
+        transform = bind_fields(transform, store.fields)
         shifted_name, timesteps = _parse_shift(options.shift)
         return FieldReader(
             store,
@@ -111,17 +264,19 @@ def _make_plain_reader(
 
 
 def _choose_fields(
-    store: Store, axis: str, options: EngineOptions, output: Output | None
+    store: Store, axis: str, options: EngineOptions, output: Output | ShapedOutput | None
 ) -> tuple[str, ...]:
     if options.fields is not None:
         return tuple(dict.fromkeys(options.fields))
-    if output is None or options.transform is not None or options.collator is not None:
+    others = (options.as_batch, options.transform, options.collator)
+    if output is None or any(each is not None for each in others):
         return tuple(store.fields)
-    wanted_names = set(output.names)
+    chosen: Any = output
+    wanted_names = set(chosen.names)
     if options.shift and TARGETS in wanted_names:
         ragged = (name for name in store.fields if store.fields[name].axis == axis)
         wanted_names.update(options.shift if isinstance(options.shift, Mapping) else ragged)
-    output.check((*store.fields, TARGETS) if options.shift else store.fields)
+    chosen.check((*store.fields, TARGETS) if options.shift else store.fields)
     return tuple(name for name in store.fields if name in wanted_names)
 
 
@@ -134,8 +289,9 @@ def _resolve_shift(
         raise ConfigError(f"loader: `shift` names {format_unknown_name(name, tuple(ragged))}")
     if name is None and timesteps and len(ragged) != 1:
         raise ConfigError(
-            f"loader: `shift` is {shift!r} with {len(ragged)} fields on axis {axis!r} "
-            f"({', '.join(ragged) or 'none'}). Name the field: shift={{'tokens': 1}}."
+            f"loader: `shift` without a field name must have one field on axis {axis!r}, but there "
+            f"are {len(ragged)} ({', '.join(ragged) or 'none'}). Name the field, such as "
+            f"shift={{{(ragged or ['x'])[0]!r}: {timesteps}}}."
         )
     if timesteps and TARGETS in field_names:
         raise ConfigError(
@@ -193,6 +349,12 @@ def check_plan(
             f"be split in {time_parts} parts of their time, but have {plan.overlap} and "
             f"{plan.lookahead} timesteps of them. Use whole sequences, chunks or plain windows."
         )
+    if plan.carry and reader.shift and reader.linker is not None:
+        raise ConfigError(
+            "loader: a shift of a continuous stream must have fields of one axis, but "
+            f"{', '.join(map(repr, reader.linked_fields))} are linked to {reader.axis!r}. Name "
+            "the fields of one axis with `fields`, or leave out `continuous`"
+        )
     if plan.lookahead and reader.shift:
         raise ConfigError(
             f"loader: `shift` must be 0 with windows of a horizon of {plan.lookahead}, but is "
@@ -205,19 +367,25 @@ def check_plan(
         )
 
 
-def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError) -> None:
+def check_bounded_lengths(
+    reader: FieldReader, policy: Policy, on_error: OnError, *, sorts: bool = False
+) -> None:
     """Raise ConfigError if lengths that are only bounds do not fit the other options."""
     if not reader.has_bounded_lengths:
         return
     if part_policies := as_policy(policy).policies:
         for part_policy in part_policies.values():
-            check_bounded_lengths(reader, find_base_policy(part_policy), on_error)
+            check_bounded_lengths(reader, find_base_policy(part_policy), on_error, sorts=sorts)
         return
-    options = {"on_error": on_error, "keep": getattr(policy, "keep", None)}
-    for name, value in (("on_error", "replace"), ("keep", "last")):
+    options = {
+        "on_error": on_error,
+        "keep": getattr(policy, "keep", None),
+        "sort_within_batch": sorts,
+    }
+    for name, value in (("on_error", "replace"), ("keep", "last"), ("sort_within_batch", True)):
         if options[name] == value:
             raise ConfigError(
-                f"loader: `{name}`={value!r} needs exact lengths, but the transform's are "
+                f"loader: `{name}={value!r}` needs exact lengths, but the transform's are "
                 f"random (`.max_length`). Leave `{name}` out."
             )
     if as_policy(policy).cuts_windows:
@@ -228,7 +396,7 @@ def check_bounded_lengths(reader: FieldReader, policy: Policy, on_error: OnError
 
 
 def check_time_parts(reader: FieldReader, options: EngineOptions) -> None:
-    """Raise ConfigError if fields or transform do not allow time parts, which a ring needs."""
+    """Raise ConfigError if an option does not allow the time parts that a ring needs."""
     parts, transform = options.world.time_parts, reader.transform
     if parts == 1:
         return
@@ -283,7 +451,7 @@ def check_context(store: Store, policy: Policy, reader: FieldReader) -> None:
             f"context of {context} timesteps (`split(..., context=)`), but changes them: targets "
             "might lie in it. Split without `context`, or let the transform keep lengths"
         )
-    if as_policy(policy).horizon < 1 or getattr(policy, "size", 0) < context:
+    if as_policy(policy).horizon < 1 or getattr(policy, "least_size", 0) < context:
         raise ConfigError(
             f"loader: data with a context of {context} timesteps (`split(..., context=)`) must be "
             f"read in windows with a future and a size of at least {context}, so that no target "
@@ -297,7 +465,9 @@ def check_context(store: Store, policy: Policy, reader: FieldReader) -> None:
         )
 
 
-def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -> None:
+def check_mask_marks(
+    output: Output | ShapedOutput, fields: Iterable[str], on_error: OnError
+) -> None:
     """Raise ConfigError if rows that are masked cannot be told from others.
 
     Args:
@@ -308,26 +478,32 @@ def check_mask_marks(output: Output, fields: Iterable[str], on_error: OnError) -
     fields = list(fields)
     if on_error != "raise" and not output.find_marks(fields):
         raise ConfigError(
-            f"loader: rows that `on_error`={on_error!r} masks must be told from others, but "
-            f"{tuple(output.names)} has no 'weight' for that. {output.advise_mark(fields)}."
+            f"loader: rows that `on_error={on_error!r}` masks must be told from others, but "
+            f"{output.title} has no 'weight' for that. {output.advise_mark(fields)}."
         )
 
 
 def check_dummy_marks(
-    output: Output, fields: Iterable[str], options: EngineOptions, lanes: int, num_left: int
+    output: Output | ShapedOutput,
+    fields: Iterable[str],
+    options: EngineOptions,
+    lanes: int,
+    num_left: int,
+    marks_rows: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Raise ConfigError if some of ``num_left`` batches leave a rank with dummy rows.
+    """Raise ConfigError if some of ``num_left`` batches leave a rank with padding rows.
 
     Args:
-        output: The output, which does not mark dummy rows.
+        output: The output, which does not mark padding rows.
         fields: Names of the fields of the data.
         options: The ranks, and the treatment of ranks without a batch in the last step.
         lanes: Number of lanes; 0 if batches are divided among ranks.
         num_left: Number of remaining batches.
+        marks_rows: Function that returns whether the output marks rows by itself.
     """
     size = options.world.size
     missing = max(0, size - lanes) if lanes else -num_left % size * (options.tail == "fill")
-    if missing:
+    if missing and not marks_rows():
         divided = f"{lanes} lanes" if lanes else f"{num_left} batches"
         where, other = "loader", "tail='drop' (in training also 'repeat')"
         if options.is_evaluation:  # which leaves out no row
@@ -337,7 +513,7 @@ def check_dummy_marks(
             other = f"at least {size} lanes"
         raise ConfigError(
             f"{where}: {divided} on {size} ranks leave {missing} without one, and "
-            f"{tuple(output.names)} has no 'weight' to mark dummy rows. "
+            f"{output.title} has no 'weight' to mark padding rows. "
             f"{output.advise_mark(list(fields))}, or pass {other}."
         )
 

@@ -32,11 +32,16 @@ from seqdata.loading.options import (
     UpdateSchedule,
     check_on_changed,
 )
+from seqdata.loading.pictures import chart_epoch, describe_engine
 from seqdata.loading.rank_comparison import RankComparison
 from seqdata.plan import Plan
+from seqdata.plotting.axes import draw
+from seqdata.plotting.page import render_figure, render_object
 from seqdata.protocols import Policy, Store, Transform
 from seqdata.resolve import (
     CollatorLike,
+    choose_collator,
+    is_collate_fn,
     resolve_collator,
     resolve_parts,
     resolve_policy,
@@ -46,7 +51,9 @@ from seqdata.resume_state import EpochProgress, ResumeState, RunPosition
 from seqdata.sharing import Tail, World
 
 _COMPARED = (  # over ranks
-    "dtype", "check_values", "fields", "as_tuple", "as_dict", "shift", "tail", "on_error",
+    "dtype", "check_values", "padding", "fields",
+    "as_tuple", "as_dict", "shift", "sort_within_batch",
+    "tail", "on_error",
 )  # fmt: skip
 
 
@@ -66,9 +73,14 @@ class Loader:
             process raises if a process group of several was initialised later.
         seed: Seed of the order and of transforms.
         fields: Names of the fields to read; None: all, or those of the output.
+        whole: Names of fields along other axes that come whole with every window or chunk; without
+            it they are an error there, unless the axes are linked (``open_store(rates=)``).
         as_tuple: Names of fields and attributes of the batch to return as a tuple: ``lengths``,
             ``weight``, …
         as_dict: Names of fields and attributes of the batch to return as a dict.
+        as_batch: ``as_batch(batch) -> anything``, whose result for each batch is returned. On
+            several ranks it must include ``batch.weight`` (or ``batch.score``) if there may be
+            padding batches; it is tried with one before the first step.
         transform: ``transform(sequence, rng) -> dict``, one sequence at a time, or a ``columnar``
             one; it keeps lengths, or declares the changed ones with ``.lengths``. None: that of a
             view made by ``measure_lengths``, if ``store`` is one.
@@ -76,11 +88,17 @@ class Loader:
             not fit raise an error. None: as stored.
         check_values: Whether a NaN or an infinity raises an error that names its sequence.
         collator: A collator, or the name of one; None: padded. A function of one argument is a
-            torch ``collate_fn``, whose result for a list of samples is returned.
+            ``collate_fn``.
+        collate_fn: A torch ``collate_fn``, whose result for a list of samples is returned: for the
+            items of a Dataset, or of a list, with ``lengths``, as they are, whatever they hold.
+        padding: Value of padding, for all fields or by name, ``targets`` of a shift included; None:
+            that of the collator, 0.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` if several
             fields are ragged.
-        lengths: Lengths of a torch Dataset's items, integers (items,), or a function item ->
-            timesteps that is run once over all of them.
+        sort_within_batch: Whether the rows of every batch are in descending length, for
+            ``pack_padded_sequence(enforce_sorted=True)``; rows that are lanes keep their places.
+        lengths: Lengths of the items of a torch Dataset, or of a list for a ``collate_fn``:
+            integers (items,), or a function item -> timesteps that is run once over all of them.
         tail: Batch of a rank that has none left in the last step: ``fill``, ``drop`` or
             ``repeat``.
         accumulate: Number of steps of an optimizer update, for ``loss_scale``.
@@ -125,41 +143,40 @@ class Loader:
         world: World | None = None,
         seed: int = 0,
         fields: Sequence[str] | None = None,
-        as_tuple: Sequence[str] | None = None,
-        as_dict: Sequence[str] | None = None,
+        whole: Sequence[str] | None = None,
+        as_tuple: Sequence[str] | None = None, as_dict: Sequence[str] | None = None,
+        as_batch: Callable[[Any], Any] | None = None,
         transform: Transform | None = None,
         dtype: DTypes | None = None,
         check_values: bool = False,
         collator: CollatorLike | str | None = None,
-        shift: int | Mapping[str, int] = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        padding: float | Mapping[str, float] | None = None,
+        shift: int | Mapping[str, int] = 0, sort_within_batch: bool = False,
         lengths: Any = None,
         tail: Tail = "fill",
         accumulate: int = 1,
         on_error: OnError = "raise",
-        max_errors: int = MAX_ERRORS,
-        error_log: str | Path | None = None,
+        max_errors: int = MAX_ERRORS, error_log: str | Path | None = None,
         num_workers: int = 0,
         prefetch: int = DEFAULT_PREFETCH,
         start_method: str | None = None,
         stall_timeout: float = DEFAULT_STALL_TIMEOUT,
-        persistent_workers: bool = True,
-        pin_memory: bool = False,
-        epoch: int = 0,
-        name: str = "",
-    ) -> None:
+        persistent_workers: bool = True, pin_memory: bool = False,
+        epoch: int = 0, name: str = "",
+    ) -> None:  # fmt: skip
         self._next_position = _begin_at(epoch)  # of the next iteration
         self._is_single_process = World.current().size == 1  # no process group yet
+        collator = choose_collator(collator, collate_fn)
         options = EngineOptions(
             world=World.current() if world is None else world,
             seed=seed,
-            fields=fields,
-            as_tuple=as_tuple,
-            as_dict=as_dict,
-            transform=transform,
+            fields=fields, whole=whole, as_tuple=as_tuple, as_dict=as_dict,
+            as_batch=as_batch, padding=padding, transform=transform,
             dtype=dtype,
             check_values=check_values,
             collator=None if collator is None else resolve_collator(collator),
-            shift=shift,
+            shift=shift, sort_within_batch=sort_within_batch,
             tail=tail,
             on_error=on_error,
             error_log=ErrorLog(max_errors, error_log),
@@ -171,10 +188,11 @@ class Loader:
             pin_memory=pin_memory,
             on_plan_ready=_notify_plugins,
             name=name,
-        )
+        )  # fmt: skip
         self._update_schedule = UpdateSchedule(accumulate)
         rule = _resolve_batching(batching)
-        self._engine = make_engine(_resolve_data(store, rule, lengths, fields), rule, options)
+        data = _resolve_data(store, rule, lengths, fields, as_items=is_collate_fn(collator))
+        self._engine = make_engine(data, rule, options)
         self._active: EpochProgress | None = None  # of the newest iteration, which updates it
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,6 +204,40 @@ class Loader:
         """Return the number of steps of the next iteration's epoch."""
         self._check_single_process()
         return self._engine.count_steps(self.epoch)
+
+    def __repr__(self) -> str:
+        now = self._get_position()
+        place = f"epoch {now.epoch}, batch {now.position:,} of {self._engine.num_batches:,}"
+        return f"Loader({describe_engine(self._engine)}; {place})"
+
+    def _repr_html_(self) -> str:
+        charts = chart_epoch(self._engine, None, self._get_position(), is_quick=True)
+        return render_object(repr(self), map(render_figure, charts))
+
+    def plot(self, ax: Any = None, *, kind: str | None = None, epoch: int | None = None) -> Any:
+        """Draw an epoch with matplotlib, as ``Plan.plot`` does, and the position in it.
+
+        Args:
+            ax: Axes to draw into, for a ``Zip`` one for each part; None: those of a new figure.
+            kind: A kind of ``Plan.plot``; or ``ranks``: real timesteps and padding of each rank.
+                None: the usual one of the plan.
+            epoch: Index of the epoch; None: that of the position.
+
+        Returns:
+            The axes; for a ``Zip`` the figure, with a panel for each part.
+
+        Raises:
+            ConfigError: If matplotlib is not installed, or there is no such picture.
+
+        Examples:
+            >>> from seqdata.policies.fixed import Bucketed
+            >>> loader = Loader([[1, 2, 3], [4], [5, 6]], Bucketed(2))
+            >>> loader.plot().get_title()
+            '2 batches: 14.3 % padding'
+        """
+        run_position = self._get_position() if epoch is None else _begin_at(epoch)
+        charts = chart_epoch(self._engine, kind, run_position)
+        return draw(charts[0] if len(charts) == 1 else charts, ax)
 
     def __getitem__(self, number: object) -> NoReturn:
         """Raise TypeError: batches are only available in order.
@@ -249,7 +301,7 @@ class Loader:
             name: value if isinstance(value, str | int | None) else repr(value)
             for name, value in described.items()
         }
-        for name in ("transform", "collator"):
+        for name in ("transform", "collator", "as_batch"):
             value = getattr(options, name)
             values.update({name: None} if value is None else describe_code(name, value).fixed)
         return values
@@ -355,7 +407,7 @@ class Loader:
         Raises:
             ResumeError: If the state belongs to other data, policy, seed, shift or weights, is
                 outside the plan, or was written by another version.
-            ConfigError: If there will be dummy rows that the output does not mark, or
+            ConfigError: If there will be padding rows that the output does not mark, or
                 ``on_changed`` needs segments of a mixture.
         """
         engine = self._engine
@@ -451,11 +503,13 @@ def _begin_at(epoch: int) -> RunPosition:
     return RunPosition(number, 0)
 
 
-def _resolve_data(store: Any, rule: Policy, lengths: Any, names: Sequence[str] | None) -> Any:
+def _resolve_data(
+    store: Any, rule: Policy, lengths: Any, names: Sequence[str] | None, *, as_items: bool
+) -> Any:
     """Return the store, or the parts of a mixture by name."""
     if isinstance(store, Mapping):
-        return resolve_parts(store, policy=rule, lengths=lengths, names=names)
-    return resolve_store(store, lengths=lengths, names=names)
+        return resolve_parts(store, policy=rule, lengths=lengths, names=names, as_items=as_items)
+    return resolve_store(store, lengths=lengths, names=names, as_items=as_items)
 
 
 def _resolve_batching(batching: Policy | str | None) -> Policy:
@@ -487,7 +541,7 @@ class EpochEnd:
 
     @property
     def remainder(self) -> int:
-        """Number of repeated rows of the last batch: 0, or -1 if ranks may have dummy rows."""
+        """Number of repeated rows of the last batch: 0, or -1 if ranks may have padding rows."""
         return 0 if self._progress.share.world.size == 1 else -1
 
 

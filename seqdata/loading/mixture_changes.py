@@ -123,12 +123,12 @@ def check_next_segment(engine: BaseEngine, owner: str) -> None:
         return
     if engine.options.overfit:
         raise ConfigError(
-            f"{owner}: `on_changed`='next_segment' must be without `overfit_batches`, which draws "
+            f"{owner}: `on_changed='next_segment'` must be without `overfit_batches`, which draws "
             "the same batches again and again. Leave one of them out."
         )
     raise ConfigError(
         must_be(
-            f"{owner}: `batching` with `on_changed`='next_segment'",
+            f"{owner}: `batching` with `on_changed='next_segment'`",
             "segments of a mixture of batches, of which one may begin with other parts",
             f"{engine.policy!r:.200}",
             "Write Segments(Mix({...}, ...), batches=...), or pass on_changed='next_epoch'",
@@ -268,13 +268,13 @@ def _replace_parts(
             own = PartPosition(own.epoch + 1, 0)
         positions.append(own)
     position, epoch = run_position.position, run_position.epoch
-    rest = f"Batches {position} to {end - 1} of epoch {epoch} are left out"
+    rest = f"Batches {position} to {end - 1} of epoch {epoch} are dropped"
     texts = [
         f"{saved.owner}: the mixture has changed: {changes}.",
         f"{rest} ({end - position}): what parts would have drawn in them comes later."
         if end > position
-        else "No batch is left out.",
-        f"The rest of {' and of '.join(restarted)} is left out." if restarted else "",
+        else "No batch is dropped.",
+        f"The rest of {' and of '.join(restarted)} is dropped." if restarted else "",
     ]
     return RunStart(start, True, PartPositions(tuple(positions)), " ".join(filter(None, texts)))
 

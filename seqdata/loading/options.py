@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.arguments import to_plain
 from seqdata.batch.axes import TARGETS, Axes, are_names, format_unknown_name
 from seqdata.errors import ConfigError, DecodeError, Detail, as_integer, check_flags, must_be
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.step_requests import StepRequest
 from seqdata.plan import Plan
 from seqdata.protocols import Collator, Column, Columns, Store, Transform
+from seqdata.resolve import choose_collator
 from seqdata.sharing import Tail, World
 from seqdata.storage.packing import NUMBER_DTYPES
 from seqdata.storage.views import locate_sequence
@@ -97,7 +100,10 @@ class ValueOptions:
             array_column: Any = column
             dtype = self.resolve_dtype(name, array_column.dtype, shifted)
             if dtype != array_column.dtype or (self.check and dtype.kind in "fc"):
-                begins = request.spans[:, 1] if axes.along(name) == axes.axis else None
+                axis, linked = axes.along(name) or "", request.linked or {}
+                begins = request.spans[:, 1] if axis == axes.axis else None
+                if axis in linked:
+                    begins = linked[axis][:, 1]
                 if begins is not None and name == TARGETS and shifted is not None:
                     begins = begins + axes.shift[shifted]
                 converted[name] = ConvertedColumn(
@@ -255,14 +261,19 @@ class LoaderOptions:
     Args:
         seed: Seed of plans and transforms, in ``[0, 2**64)``; None: not chosen yet.
         fields: Names of the fields to read; None: all, or those of the output.
+        whole: Names of fields of other axes that come whole with each window or chunk.
         as_tuple: Names of fields and attributes of the batch that are returned as a tuple.
         as_dict: Names of fields and attributes of the batch that are returned as a dict.
+        as_batch: Function of the batch whose result is returned.
         transform: Transform between reading and collating; None: that of the store, if it carries
             one.
         dtype: Dtype of floating fields, or field -> dtype; None: as stored.
         check_values: Whether a NaN or an infinity raises an error.
         collator: A collator, or its registered name; None: ``Padded()``.
+        collate_fn: A torch ``collate_fn``, which then becomes the ``collator``.
+        padding: Value of padding, for all fields or by name; None: that of the collator.
         shift: Timesteps between inputs and targets, of the only ragged field or by name.
+        sort_within_batch: Whether rows are in descending length, where they are not lanes.
         tail: Batch of a rank that has none left in the last step.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other one, cropped.
@@ -281,13 +292,18 @@ class LoaderOptions:
 
     seed: int | None = 0
     fields: Sequence[str] | None = None
+    whole: Sequence[str] | None = None
     as_tuple: Sequence[str] | None = None
     as_dict: Sequence[str] | None = None
+    as_batch: Callable[[Any], Any] | None = None
     transform: Transform | None = None
     dtype: DTypes | None = None
     check_values: bool = False
     collator: CollatorLike | str | None = None
+    collate_fn: Callable[..., Any] | None = None
+    padding: float | Mapping[str, float] | None = None
     shift: int | Mapping[str, int] = 0
+    sort_within_batch: bool = False
     tail: Tail = "fill"
     on_error: OnError = "raise"
     num_workers: int = 0
@@ -298,11 +314,19 @@ class LoaderOptions:
     pin_memory: bool | None = False
 
     def __post_init__(self) -> None:
+        for name in ("fields", "whole", "as_tuple", "as_dict", "dtype", "padding", "shift"):
+            object.__setattr__(self, name, to_plain(getattr(self, name)))
+        object.__setattr__(self, "collator", choose_collator(self.collator, self.collate_fn))
+        object.__setattr__(self, "collate_fn", None)
         _ = self.value_options  # raises
         if self.fields is not None and not are_names(self.fields):
             raise ConfigError(
                 must_be("loader: `fields`", "a tuple of names or None for all", repr(self.fields))
             )
+        if self.whole is not None and not are_names(self.whole):
+            needed = "a tuple of names, or None for none"
+            raise ConfigError(must_be("loader: `whole`", needed, repr(self.whole)))
+        self._check_padding()
         if self.tail not in get_args(Tail):
             raise ConfigError(
                 must_be("loader: `tail`", "'fill', 'drop' or 'repeat'", repr(self.tail))
@@ -313,7 +337,10 @@ class LoaderOptions:
             )
         self._check_count("prefetch", "an integer, 0 for no thread")
         self._check_workers()
-        check_flags("loader", persistent_workers=self.persistent_workers)
+        check_flags(
+            "loader", persistent_workers=self.persistent_workers,
+            sort_within_batch=self.sort_within_batch,
+        )  # fmt: skip
         if self.pin_memory is not None:
             check_flags("loader", pin_memory=self.pin_memory)
         if self.seed is not None:
@@ -337,6 +364,14 @@ class LoaderOptions:
             option.name: getattr(self, option.name) for option in dataclass_fields(LoaderOptions)
         }
         return EngineOptions(**(shared | others))
+
+    def _check_padding(self) -> None:
+        padding = self.padding
+        values = padding.values() if isinstance(padding, Mapping) else (padding,)
+        is_number = [isinstance(each, numbers.Number | np.generic) for each in values]
+        if padding is not None and not all(is_number):
+            needed = "a number, or field -> number"
+            raise ConfigError(must_be("loader: `padding`", needed, repr(padding)))
 
     def _check_count(self, name: str, needed: str, most: int = 1 << 31) -> None:
         """Make an option a plain integer, or raise."""
@@ -405,7 +440,7 @@ class EngineOptions(LoaderOptions):
         if not isinstance(self.world, World):
             raise ConfigError(
                 f"loader: `world` must be a World, but is {self.world!r}. Pass World(rank, size), "
-                "or leave it out for the process group's"
+                "or leave it out to use the process group"
             )
         LoaderOptions.__post_init__(self)
         self._check_count("seed", "in [0, 2**64)", most=1 << 64)

@@ -1,4 +1,4 @@
-"""The output of a loader: a SequenceBatch, or a tuple or dict of its fields and attributes.
+"""The output of a loader: a SequenceBatch, a tuple or dict of its entries, or a function's result.
 
 Existing models take ``(x, lengths, y)`` and not a SequenceBatch. The memory of outputs is here as
 well: copies in pinned memory, from which a device fetches them while the host continues, and a pool
@@ -20,23 +20,25 @@ import mmap
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
 from torch.utils.data._utils.pin_memory import pin_memory as _pinned_parts
 
 from seqdata.batch.axes import are_names, format_unknown_name
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, describe_stop, must_be
 
 BATCH_KEYS = (
     "lengths", "ids", "weight", "start", "mask", "score", "num_tokens", "global_num_tokens",
     "update_num_tokens", "loss_scale", "sequence_scale", "ends_update", "lanes", "reset", "burn_in",
     "overlap", "lr_scale", "epoch", "number", "part", "part_epoch", "segments", "lengths_of",
+    "start_of",
 )  # fmt: skip
 """Attributes of a batch that can be chosen in addition to fields."""
 DUMMY_MARKS = ("weight", "score")
@@ -72,6 +74,11 @@ class Output:
                 )
             )
 
+    @property
+    def title(self) -> str:
+        """The names, for messages."""
+        return str(tuple(self.names))
+
     def find_marks(self, fields: Iterable[str]) -> set[str]:
         """Return the selected attributes that mark rows of weight 0, no fields of their name."""
         return set(DUMMY_MARKS).intersection(self.names).difference(fields)
@@ -80,7 +87,7 @@ class Output:
         """Return advice by which rows of weight 0 are marked."""
         free = [mark for mark in DUMMY_MARKS if mark not in fields]
         if self.is_single:
-            return f"Pass `as_tuple`={(*self.names, *free[:1])}"
+            return f"Pass `as_tuple={(*self.names, *free[:1])}`"
         return f"Add {free[0]!r}" if free else f"Rename the field {DUMMY_MARKS[0]!r} and add it"
 
     def check(self, fields: Iterable[str]) -> None:
@@ -121,16 +128,106 @@ class Output:
         return getattr(batch, name)
 
 
-def make_output(as_tuple: Sequence[str] | None, as_dict: Sequence[str] | None) -> Output | None:
-    """Return the output of the two options; None: the batch itself.
+@dataclass(frozen=True, slots=True)
+class ShapedOutput:
+    """The result of a function of the batch.
+
+    Args:
+        function: ``as_batch(batch) -> anything``.
+    """
+
+    function: Callable[[SequenceBatch], Any]
+    title: ClassVar[str] = "the result of `as_batch`"
+
+    def find_marks(self, fields: Iterable[str]) -> set[str]:
+        """Return no names: what the function returns is not known; see ``marks_rows``."""
+        del fields
+        return set()
+
+    def advise_mark(self, fields: Iterable[str]) -> str:
+        """Return advice by which rows of weight 0 are marked."""
+        del fields
+        return "Let it return `batch.weight`, too"
+
+    def __call__(self, batch: SequenceBatch) -> Any:
+        """Return the function's result for a batch.
+
+        Raises:
+            ConfigError: If it returns None.
+        """
+        place = f"batch {batch.number} of epoch {batch.epoch}"
+        try:
+            result = self.function(batch)
+        except StopIteration as error:  # unchanged, it would end the caller's epoch
+            raise RuntimeError(f"{describe_stop('loader: `as_batch`')} (in {place})") from error
+        except Exception as error:
+            error.add_note(f"in `as_batch`, for {place}")
+            raise
+        if result is None:
+            raise ConfigError(
+                must_be(
+                    "loader: the result of `as_batch`", "the batch of the model", "None",
+                    "The function may lack its `return`",
+                )
+            )  # fmt: skip
+        return result
+
+    def marks_rows(self, make_batch: Callable[[], SequenceBatch]) -> bool:
+        """Return whether the result differs between a row that counts and one that does not.
+
+        Args:
+            make_batch: Function that returns a new batch of a padding row.
+        """
+        dummy, counted = make_batch(), make_batch()
+        counted.weight.fill_(1)
+        return _differ(self(dummy), self(counted))
+
+
+def _differ(first: Any, second: Any) -> bool:
+    """Return whether two values of any kind have other contents; a whole batch has marks."""
+    if isinstance(first, SequenceBatch):
+        return True
+    if type(first) is not type(second):
+        return True
+    if isinstance(first, Tensor):
+        if first.shape != second.shape:
+            return True
+        both_nan = (first != first) & (second != second)
+        return not bool(((first == second) | both_nan).all())
+    if isinstance(first, np.ndarray):
+        return not np.array_equal(first, second, equal_nan=first.dtype.kind in "fc")
+    if isinstance(first, Mapping):
+        if first.keys() != second.keys():
+            return True
+        return any(_differ(first[name], second[name]) for name in first)
+    if isinstance(first, list | tuple):
+        return len(first) != len(second) or any(map(_differ, first, second))
+    if hasattr(first, "__dict__") and not callable(first):
+        return _differ(vars(first), vars(second))
+    return bool(first != second)
+
+
+def make_output(
+    as_tuple: Sequence[str] | None,
+    as_dict: Sequence[str] | None,
+    as_batch: Callable[[SequenceBatch], Any] | None = None,
+) -> Output | ShapedOutput | None:
+    """Return the output of three options; None: the batch itself.
 
     Raises:
-        ConfigError: If both are given, or one is not a tuple of names.
+        ConfigError: If several are given, or one is not a tuple of names, or not a function.
     """
-    if as_tuple is not None and as_dict is not None:
+    options = {"as_tuple": as_tuple, "as_dict": as_dict, "as_batch": as_batch}
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
         raise ConfigError(
-            "loader: `as_tuple` and `as_dict` cannot both be given. Leave one of them out."
+            f"loader: `{given[0]}` and `{given[1]}` cannot both be given. Leave one of them out."
         )
+    if as_batch is not None:
+        if isinstance(as_batch, type) or not callable(as_batch):
+            needed = "a function of the batch"
+            raise ConfigError(must_be("loader: `as_batch`", needed, f"{as_batch!r:.200}"))
+        return ShapedOutput(as_batch)
     if as_tuple is not None:
         return Output(as_tuple)
     if as_dict is not None:

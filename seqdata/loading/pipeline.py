@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.autograd import profiler
 from torch.autograd.profiler import record_function
@@ -33,7 +34,7 @@ from seqdata.loading.batch_metadata import PreparedStep, StepPreparer, StepRun
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError, UpdateSchedule
-from seqdata.loading.output import Output, pin
+from seqdata.loading.output import Output, ShapedOutput, pin
 from seqdata.loading.shifted_stream import select_step_columns
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.rng import Occurrences
@@ -73,7 +74,7 @@ class PipelineComponents:
     fetcher: Fetcher
     occurrences: Occurrences | None
     collator: Collator
-    output: Output | None
+    output: Output | ShapedOutput | None
     joint_targets: bool
     on_error: OnError
     error_log: ErrorLog
@@ -180,7 +181,7 @@ class BatchPipeline:
             located_error = self._locate_error(error, prepared.number, number)
             raise located_error.with_traceback(error.__traceback__) from error.__cause__
         except StopIteration as error:  # unchanged, it would end the caller's epoch
-            stop_error = RuntimeError(describe_stop("loader: a transform, collator or data set"))
+            stop_error = RuntimeError(describe_stop("loader: a transform, collator or dataset"))
             for note in getattr(error, "__notes__", ()):
                 stop_error.add_note(note)
             raise self._add_note(stop_error, prepared.number, number) from error
@@ -270,7 +271,7 @@ class BatchPipeline:
         repaired = repair_batch(fetcher, step, request, on_error)
         if repaired is None:  # the whole batch fails, not a single sequence
             raise error
-        if step.weights.any():  # the rank that owns a dummy row counts it
+        if step.weights.any():  # the rank that owns a padding row counts it
             self._log_errors(step, request, repaired.errors)
         step = repaired.step
         if self._has_bounded_lengths:
@@ -290,7 +291,8 @@ class BatchPipeline:
         prepared, name = self._preparer.prepare(step), self.components.name
         part = prepared.run.metadata.batch(0).part
         for span, error in sorted(errors.items()):
-            own_part = part[span] if isinstance(part, list) else part  # a row has one sequence
+            row = span if step.rows is None else int(np.searchsorted(step.rows, span, "right")) - 1
+            own_part = part[row] if isinstance(part, list) else part
             self.components.error_log.add(
                 error, request, span,
                 loader=name, epoch=self.epoch, batch=step.number, part=own_part,

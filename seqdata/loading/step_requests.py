@@ -5,11 +5,15 @@ Worker processes receive nothing else, and need neither plan nor torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+LinkedSpans = Mapping[str, NDArray[np.int64]]
+"""Axis -> int64 (n, 3): sequence, start, stop in timesteps of the axis."""
 
 
 def ignore_sequence(_sequence: int) -> None:
@@ -32,6 +36,8 @@ class StepRequest:
         on_sequence: Called with the base index of each sequence before it is read or transformed.
         is_shifted_stream: Whether spans already include the timesteps of a shift along a stream, so
             that nothing is read after them.
+        linked: Axis -> int64 (n, 3), the spans of fields of linked axes; None: there are none, or
+            the reader computes them.
         has_lanes: Whether spans without timesteps are those of idle lanes, which no transform sees.
     """
 
@@ -44,6 +50,7 @@ class StepRequest:
     on_sequence: Callable[[int], None] = ignore_sequence
     is_shifted_stream: bool = False
     has_lanes: bool = False
+    linked: LinkedSpans | None = None
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -56,6 +63,10 @@ class StepRequest:
         """Whether each span is that of an idle lane, bool (n,)."""
         is_empty: NDArray[np.bool_] = self.lengths == 0
         return is_empty & self.has_lanes
+
+    def with_spans(self, spans: NDArray[np.int64], **changes: Any) -> StepRequest:
+        """Return the request of other spans, whose linked spans are computed again."""
+        return replace(self, spans=spans, linked=None, **changes)
 
     def get_occurrences(self) -> NDArray[np.int64]:
         """Return the index of each span among the draws of its sequence, int64 (n,)."""

@@ -16,11 +16,26 @@ equally many.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.index import Copies
+from seqdata.plan import Plan, PlanOrigin
+from seqdata.plan_table import (
+    ArrayTable,
+    BatchTable,
+    DrawnBatch,
+    PartLabel,
+    PlanBatch,
+    concat_ranges,
+    offsets_from_sizes,
+)
 from seqdata.planning.randomness import Draw, Purpose
+from seqdata.report import make_report
 
 
 def order_batches(
@@ -232,3 +247,110 @@ def _move_up(
     batches: NDArray[np.int64] = (ranks - highest) // np.asarray(steps, dtype=np.int64)
     moved: NDArray[np.int64] = ranks - copy_numbers % (batches + 1) * steps
     return moved
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DescendingRows(BatchTable):
+    """The batches of another table, with the rows of each in descending length.
+
+    Rows of equal length keep their order.
+
+    Attributes:
+        table: The other table; its rows are not lanes.
+    """
+
+    table: BatchTable
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def batch(self, number: int) -> PlanBatch:
+        """Return one batch."""
+        batch = self.table.batch(number)
+        return _take_rows(batch, self._order(number))
+
+    def slice(self, first: int, stop: int) -> ArrayTable:
+        """Return batches ``first:stop`` of one run as a table of their own."""
+        return _sort_rows(self.table.slice(first, stop))
+
+    def tables(self) -> Iterator[ArrayTable]:
+        """Yield all batches in order, as arrays."""
+        yield from map(_sort_rows, self.table.tables())
+
+    def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
+        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        return self.table.totals(first, stop, overlap)
+
+    def prepare(self, number: int) -> int:
+        """Make the block of a batch, if it has one; return the first batch of the next block."""
+        return self.table.prepare(number)
+
+    def scale(self, number: int) -> float:
+        """Return the ratio of the length of a batch's chunks to the usual one."""
+        return self.table.scale(number)
+
+    def label(self, numbers: Sequence[int]) -> list[PartLabel] | None:
+        """Return the part of each of these batches, or of each of their rows."""
+        labels = self.table.label(numbers)
+        if labels is None or not any(isinstance(label.part, list) for label in labels):
+            return labels
+        found = []
+        for number, label in zip(numbers, labels, strict=True):
+            order = self._order(number).tolist() if isinstance(label.part, list) else []
+            found.append(PartLabel(*(_take_labels(each, order) for each in label)))
+        return found
+
+    def locate_parts(self, number: int) -> Mapping[str, tuple[int, int]] | None:
+        """Return the positions of a mixture's parts before a batch; None without such parts."""
+        return self.table.locate_parts(number)
+
+    def drawn_batch(self, number: int) -> DrawnBatch | None:
+        """Return the drawn sequences, and a batch as positions among them; None without draws."""
+        drawn = self.table.drawn_batch(number)
+        if drawn is None:
+            return None
+        batch = PlanBatch(drawn.spans, self.table.batch(number).rows)
+        return drawn._replace(spans=_take_rows(batch, self._order(number)).spans)
+
+    def row_weights(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
+        """Return the weights of the rows of batches, one batch after another; None: all 1."""
+        if self.table.row_weights(numbers[:1]) is None:
+            return None
+        found = [(self.table.row_weights([number]), self._order(number)) for number in numbers]
+        return np.concatenate([weights[order] for weights, order in found if weights is not None])
+
+    def _order(self, number: int) -> NDArray[np.int64]:
+        """Return the row of the other table at each place of a batch, int64 (r,)."""
+        return np.argsort(-self.table.batch(number).lengths, kind="stable")
+
+
+def _take_labels(values: Any, order: list[int]) -> Any:
+    return [values[row] for row in order] if isinstance(values, list) else values
+
+
+def _take_rows(batch: PlanBatch, order: NDArray[np.int64]) -> PlanBatch:
+    """Return the rows of a batch in another order."""
+    if batch.rows is None:
+        return PlanBatch(batch.spans[order], None)
+    offsets = offsets_from_sizes(np.diff(batch.rows)[order])
+    return PlanBatch(batch.spans[concat_ranges(batch.rows[:-1][order], offsets)], offsets)
+
+
+def _sort_rows(table: ArrayTable) -> ArrayTable:
+    """Return batches with the rows of each in descending length."""
+    lengths = table.row_lengths()
+    batches = np.repeat(np.arange(len(table)), np.diff(table.offsets))
+    order = np.lexsort((-lengths, batches))  # stable
+    spans, rows = _take_rows(PlanBatch(table.spans, table.rows), order)
+    return ArrayTable(spans, rows, table.offsets)
+
+
+def sort_within_batches(plan: Plan) -> Plan:
+    """Return a plan with the rows of each batch in descending length; rows of lanes stay.
+
+    It has the fingerprint of the given plan, whose batches and order of batches it has.
+    """
+    if plan.lanes:
+        return plan
+    origin = PlanOrigin(lambda: plan.fingerprint, make_report)
+    return plan.with_table(DescendingRows, origin)

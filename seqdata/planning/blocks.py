@@ -1,4 +1,4 @@
-"""Planning by blocks: no step computes or holds more than one block of a data set.
+"""Planning by blocks: no step computes or holds more than one block of a dataset.
 
 A block's members never change, so its number of batches does not either; blocks and their insides
 are shuffled. Above ``MAX_BLOCK_ITEMS`` items there are several, each a sample of the whole data:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -50,6 +50,11 @@ Ordering = Callable[[BlockItems, Draw | None, int], NDArray[np.int64]]
 """``(items, draw, block) -> keys``, int64 (n,): items are cut in decreasing order of keys,
 ties in the order of the data."""
 
+ADDED = "added"
+"""Mark of options of a later release: at their default they are not described, so that plans and
+checkpoints of earlier ones stay valid."""
+IN_SECONDS = "in_seconds"
+"""Mark of options in seconds, which plans do not depend on: they become timesteps first."""
 _BLOCK_BATCHES = 64  # a block has a multiple of so many: steps of so many ranks end with it
 
 
@@ -226,20 +231,34 @@ def make_fingerprint(index: SequenceIndex, policy: object, seed: int, epoch: int
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def describe_policy(policy: object) -> str:
-    """Return a policy as a string: equal in every process, with all that determines a plan."""
+def describe_policy(policy: object, *, brief: bool = False) -> str:
+    """Return a policy as a string: equal in every process, with all that determines a plan.
+
+    Args:
+        policy: The policy.
+        brief: Whether options that have their default are omitted, to be read by people.
+    """
     if not is_dataclass(policy):
         return type(policy).__qualname__
     parts = [
-        f"{field.name}={_describe_value(getattr(policy, field.name))}" for field in fields(policy)
+        f"{field.name}={_describe_value(getattr(policy, field.name), brief=brief)}"
+        for field in fields(policy)
+        if not (field.metadata.get(ADDED) and getattr(policy, field.name) == field.default)
+        and not (field.metadata.get(IN_SECONDS) and getattr(policy, field.name) is None)
+        and not (brief and _is_default(field, getattr(policy, field.name)))
     ]
     return f"{type(policy).__name__}({', '.join(parts)})"
 
 
-def _describe_value(value: Any) -> str:
+def _is_default(field: Field[Any], value: object) -> bool:
+    """Return whether an option of a policy has its default."""
+    return type(value) is type(field.default) and bool(value == field.default)
+
+
+def _describe_value(value: Any, *, brief: bool = False) -> str:
     """Return an option as a string that is equal in every process."""
     if isinstance(value, Mapping):
-        items = [f"{name!r}: {_describe_value(item)}" for name, item in value.items()]
+        items = [f"{name!r}: {_describe_value(item, brief=brief)}" for name, item in value.items()]
         return f"{{{', '.join(items)}}}"
     name = getattr(value, "__qualname__", None) if callable(value) else None
     if name is not None:
@@ -251,7 +270,7 @@ def _describe_value(value: Any) -> str:
     plain_repr: Any = object.__repr__  # with an address
     is_opaque = callable(value) or type(value).__repr__ is plain_repr
     is_object = is_dataclass(value) and not isinstance(value, type)
-    return describe_policy(value) if is_object or is_opaque else repr(value)
+    return describe_policy(value, brief=brief) if is_object or is_opaque else repr(value)
 
 
 def make_full_report(items: Items, table: BatchTable) -> PlanReport:
@@ -316,7 +335,7 @@ class BlockPolicy(BasePolicy):
         return count_planned(self._select_items(index))
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of items of each sequence, int64 (n,); 0: it is left out."""
+        """Return the number of items of each sequence, int64 (n,); 0: it is dropped."""
         counts: NDArray[np.int64] = self._make_rule().count_items(lengths)
         return counts
 

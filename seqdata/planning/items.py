@@ -105,7 +105,7 @@ class WholeSequences:
             raise ConfigError(f"policy: `keep` must be 'first' or 'last', but is {self.keep!r}.")
         if self.keep == "last" and self.too_long != "truncate":
             raise ConfigError(
-                f"policy: `keep`='last' needs `too_long`='truncate', but `too_long` is "
+                f"policy: `keep='last'` needs `too_long='truncate'`, but `too_long` is "
                 f"{self.too_long!r}. Pass too_long='truncate', or leave `keep` out."
             )
 
@@ -202,7 +202,7 @@ class Items:
         found_bins = np.searchsorted(bins, low)
         shifts = starts[found_bins * _BIN] - self.bin_offsets[low]
         items = numbers + np.repeat(shifts, np.diff(np.append(firsts, len(numbers))))
-        found = np.repeat(np.arange(len(counts)), counts)[items]
+        found = np.searchsorted(starts, items, side="right") - 1
         return self._make_spans(sequences[found], lengths[found], items - starts[found], draw)
 
     @property
@@ -424,15 +424,16 @@ def _refuse_too_long(
         length = int(index.run(axis, number, number + 1)[0])
         description = (
             f"sequence {index.names(too_long)} has {length} timesteps, more than "
-            f"`{limit}`={max_length}"
+            f"`{limit}={max_length}`"
         )
     else:
         description = (
-            f"{len(too_long)} sequences are longer than `{limit}`={max_length}: "
+            f"{len(too_long)} sequences are longer than `{limit}={max_length}`: "
             f"{index.names(too_long)}"
         )
     raise PlanError(
-        f"{where}: {description}. Raise it, set `too_long`='split', or filter the index."
+        f"{where}: {description}. Raise it, set `too_long='split'`, or filter with "
+        "store.where(...)."
     )
 
 
@@ -442,7 +443,7 @@ def _refuse_empty(index: SequenceIndex, axis: str, where: str) -> None:
         found = "but one has" if len(empty) == 1 else f"but {len(empty)} have"
         raise PlanError(
             f"{where}: sequences must have at least 1 timestep, {found} none: "
-            f"{index.names(empty)}. Set `empty`='drop', or filter the index."
+            f"{index.names(empty)}. Set `empty='drop'`, or filter with store.where(...)."
         )
 
 

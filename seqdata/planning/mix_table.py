@@ -19,6 +19,9 @@ from seqdata.plan_table import (
     ArrayTable,
     BatchTable,
     PartLabel,
+    PlanBatch,
+    concat_ranges,
+    offsets_from_sizes,
 )
 from seqdata.planning.part_order import PartOrder
 from seqdata.planning.part_positions import PartPosition, PartPositions
@@ -48,6 +51,7 @@ class PartRun:
         lookahead: Timesteps that its plans read past their spans.
         rule: Name of the policy that combines the parts, for messages.
         group: Number of consecutive batches of its plans with similar lengths.
+        lanes: Number of lanes of its plans; 0: their batches are independent.
     """
 
     name: str
@@ -59,6 +63,7 @@ class PartRun:
     lookahead: int
     rule: str = "mix"
     group: int = 1
+    lanes: int = 0
     _plans: dict[int, Plan] = field(default_factory=dict)
 
     def plan(self, epoch: int) -> Plan:
@@ -93,7 +98,7 @@ class PartRun:
 
     def _check(self, plan: Plan, epoch: int) -> None:
         """Raise if a plan of the part cannot be mixed with others."""
-        if plan.lanes:
+        if plan.lanes != self.lanes:
             raise PlanError(
                 f"policy {self.rule!r}: the batches of part {self.name!r} must be independent, but "
                 f"have {plan.lanes} lanes. Train on such a policy alone."
@@ -215,6 +220,129 @@ class MixTable(PiecewiseTable):
                 self._orders.pop(old, None)
             self._orders[block] = found
         return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneMixTable(BatchTable):
+    """The steps of one epoch of a mixture of lanes: the lanes of every part, in their order.
+
+    A lane belongs to one part. Each part goes through its own epochs, whose steps follow each other
+    without a gap, also over the ends of the mixture's epochs.
+
+    Attributes:
+        parts: The run of each part that has lanes.
+        first: Number of steps of the mixture before this epoch.
+        count: Number of steps of this epoch.
+    """
+
+    parts: Sequence[PartRun]
+    first: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, number: int) -> PlanBatch:
+        """Return one batch: a row of each lane."""
+        return self.slice(number, number + 1).batch(0)
+
+    def slice(self, first: int, stop: int) -> ArrayTable:
+        """Return batches ``first:stop`` of one run as a table of their own."""
+        tables = []
+        for run in self.parts:
+            epoch, step = run.locate(self.first + first)
+            tables.append(run.plan(epoch).slice(step, step + stop - first))
+        return self._join(tables, stop - first)
+
+    def extend(self, first: int, stop: int) -> ArrayTable | None:
+        """Return batches of one run whose rows continue along a stream; None if no row does."""
+        tables = []
+        for run in self.parts:
+            epoch, step = run.locate(self.first + first)
+            table = run.plan(epoch).extend(step, step + stop - first)
+            if table is None:
+                return None
+            tables.append(table)
+        return self._join(tables, stop - first)
+
+    def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
+        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        del overlap  # known to the plans
+        timesteps = rows = 0
+        for run in self.parts:
+            number = first
+            while number < stop:
+                epoch, step = run.locate(self.first + number)
+                end = min(run.num_batches, step + stop - number)
+                more = run.plan(epoch).totals(step, end)
+                timesteps, rows = timesteps + more[0], rows + more[1]
+                number += end - step
+        return timesteps, rows
+
+    def tables(self) -> Iterator[ArrayTable]:
+        """Yield all batches in order, one run after another, with rows if any of them has rows."""
+        tables, number = [], 0
+        while number < self.count:
+            stop = self.prepare(number)
+            tables.append(self.slice(number, stop))
+            number = stop
+        return add_rows(tables, has_rows=any(table.rows is not None for table in tables))
+
+    def prepare(self, number: int) -> int:
+        """Return the first batch after those that every part computes together."""
+        stop = self.count
+        for run in self.parts:
+            epoch, step = run.locate(self.first + number)
+            stop = min(stop, number + run.plan(epoch).prepare(step) - step)
+        return stop
+
+    def label(self, numbers: Sequence[int]) -> list[PartLabel]:
+        """Return the part of each lane in these batches, and the part's own epoch."""
+        names = [run.name for run in self.parts for _ in range(run.lanes)]
+        found = []
+        for number in numbers:
+            own = [(run.locate(self.first + number)[0], run.lanes) for run in self.parts]
+            found.append(PartLabel(names, [epoch for epoch, lanes in own for _ in range(lanes)]))
+        return found
+
+    def lane_begins(self, numbers: Sequence[int]) -> NDArray[np.bool_]:
+        """Return whether each lane begins an epoch of its part, bool (n, lanes)."""
+        steps = np.asarray(numbers, dtype=np.int64) + self.first
+        begins = [steps % run.num_batches == 0 for run in self.parts]
+        return np.repeat(np.stack(begins, axis=1), [run.lanes for run in self.parts], axis=1)
+
+    def locate_parts(self, number: int) -> dict[str, PartPosition]:
+        """Return each part's position in its own epochs before a batch."""
+        return {
+            run.name: PartPosition(*divmod(self.first + number, run.num_batches))
+            for run in self.parts
+        }
+
+    def _join(self, tables: Sequence[ArrayTable], steps: int) -> ArrayTable:
+        """Return the rows of all parts, step by step."""
+        spans = [
+            table.spans + np.array([run.first, 0, 0])
+            for run, table in zip(self.parts, tables, strict=True)
+        ]
+        counts = [run.lanes for run in self.parts]
+        offsets = np.arange(steps + 1) * sum(counts)
+        if all(table.rows is None for table in tables):
+            by_step = [own.reshape(steps, -1, 3) for own in spans]
+            return ArrayTable(np.concatenate(by_step, axis=1).reshape(-1, 3), None, offsets)
+        sizes, starts, bounds, base = [], [], [], 0
+        for table, own, lanes in zip(tables, spans, counts, strict=True):
+            rows = np.arange(len(own) + 1) if table.rows is None else table.rows
+            sizes.append(np.diff(rows).reshape(steps, lanes))
+            firsts = rows[::lanes]
+            starts.append(base + firsts[:-1])
+            bounds.append(np.diff(firsts))
+            base += len(own)
+        numbers = concat_ranges(
+            np.stack(starts, axis=1).reshape(-1),
+            offsets_from_sizes(np.stack(bounds, axis=1).reshape(-1)),
+        )
+        row_sizes = np.concatenate(sizes, axis=1).reshape(-1)
+        return ArrayTable(np.concatenate(spans)[numbers], offsets_from_sizes(row_sizes), offsets)
 
 
 def number_crops(

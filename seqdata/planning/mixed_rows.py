@@ -45,7 +45,7 @@ def check_rows_policy(policy: Policy) -> None:
     if has_draws(policy):
         name = type(policy).__name__
         raise ConfigError(
-            "policy 'mix': `policy` must plan each sequence once with `rows`=True, but "
+            "policy 'mix': `policy` must plan each sequence once with `rows=True`, but "
             f"{name} draws some several times. Pass the policy within, or mix batches: "
             f"Part(weight, {name}(...))."
         )
@@ -152,7 +152,7 @@ class MixedRowsTable(RenumberedTable):
             spans, rows = self.table.batch(number)
             if rows is not None:
                 raise ConfigError(
-                    "policy 'mix': `policy` must make rows of one sequence with `rows`=True, but "
+                    "policy 'mix': `policy` must make rows of one sequence with `rows=True`, but "
                     "its rows hold several, and `batch.part` names one. Let each part pack its "
                     "own: Part(weight, Packed(...)) without `rows`."
                 )
@@ -187,7 +187,7 @@ def make_rows_report(
     parts: Sequence[PartRows],
     index: SequenceIndex,
 ) -> PlanReport:
-    """Return the report of an epoch, with the sequences of drawn parts that are left out."""
+    """Return the report of an epoch, with the sequences of drawn parts that are dropped."""
     report, is_dropped = inner.report, np.zeros(len(index), dtype=np.bool_)
     counts = map(len, index.parts.values())
     for part, count in zip(parts, counts, strict=True):

@@ -274,7 +274,7 @@ def make_part_weights(declared: Mapping[str, float], weights: Any) -> PartWeight
             found = f"{part!r} is not one of them" if part not in declared else f"has no {part!r}"
             raise ConfigError(
                 f"{name} must have each of the parts {known}, but {found}. "
-                f"{hint or 'Pass 0 to draw nothing of a part'}."
+                f"{hint or 'Pass 0 to draw nothing of a part.'}"
             )
     values = [weights[part] for part in declared]
     for part, value in zip(declared, values, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -30,6 +30,12 @@ class Part:
 
     Raises:
         ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import Bucketed, Mix, Part, TokenBudget
+        >>> books = Part(0.7, TokenBudget(1_024))
+        >>> Mix({"books": books, "code": Part(0.3, Bucketed(8))}).parts["books"].weight
+        0.7
     """
 
     weight: float
@@ -43,16 +49,31 @@ class Part:
             object.__setattr__(self, "weight", plain)
 
 
-def as_part(name: Any, part: Any) -> Part:
-    """Return a part that may be given by its weight alone.
+def as_part(name: Any, part: Any, *, has_lanes: bool = False) -> Part:
+    """Return a part that may be given by its weight alone, or by a policy with lanes alone.
+
+    Args:
+        name: The name of the part.
+        part: The part.
+        has_lanes: Whether another part is a policy with lanes.
 
     Raises:
-        ConfigError: If the name is not a string, or the weight is invalid.
+        ConfigError: If the name is not a string, the weight is invalid, or the part is a policy
+            without lanes.
     """
     if not isinstance(name, str):
         raise ConfigError(must_be("policy 'mix': a part's name", "a string", f"{name!r}"))
     if isinstance(part, Part):
         return part
+    if hasattr(part, "plan") and getattr(part, "lanes", 0) > 0:
+        return Part(part.lanes, part)
+    if hasattr(part, "plan"):
+        if has_lanes:
+            raise _make_no_lanes_error(name, part)
+        raise ConfigError(
+            f"policy 'mix': part {name!r} must have a weight, but is {part!r} alone, which has no "
+            "lanes. Write Part(weight, policy)"
+        )
     _check_weight(f"the weight of part {name!r}", part)
     return Part(part)
 
@@ -151,6 +172,90 @@ def check_part_policy(rule: str, name: str, policy: Any, advice: str) -> None:
             f"policy {rule!r}: the epochs of part {name!r} must have equally many batches, but "
             f"those of {type(policy).__name__} vary. {advice}"
         )
+
+
+def check_lane_policies(policies: Mapping[str, Policy]) -> None:
+    """Raise if the lanes of parts cannot be steps of one mixture.
+
+    Args:
+        policies: Name -> policy of the part, of those that get lanes.
+
+    Raises:
+        ConfigError: If a part has no lanes, the number of its steps varies, or the rows of parts
+            are not read alike.
+    """
+    for name, policy in policies.items():
+        if not getattr(policy, "lanes", 0):
+            raise _make_no_lanes_error(name, policy)
+        if getattr(policy, "jitter", False):
+            raise ConfigError(
+                f"policy 'mix': part {name!r} must be without `jitter`, whose factor of the "
+                "learning rate is one of a whole batch. Leave it out."
+            )
+        if as_policy(policy).varies:
+            raise ConfigError(
+                f"policy 'mix': the epochs of part {name!r} must have equally many steps, but "
+                f"those of {type(policy).__name__} vary. Pass an integer as `chunk`."
+            )
+    kinds = {name: _describe_lanes(policy) for name, policy in policies.items()}
+    if len(set(kinds.values())) > 1:
+        raise ConfigError(
+            "policy 'mix': the lanes of all parts must have one overlap (`chunk` - `advance`), and "
+            f"all or none be `continuous`, but are {kinds}. Pass the same to their policies."
+        )
+
+
+def _make_no_lanes_error(name: str, policy: Any) -> ConfigError:
+    return ConfigError(
+        f"policy 'mix': all parts of a mixture must have lanes, or none, but part {name!r} has "
+        f"none, and others have: {type(policy).__name__} makes independent batches. Give it a "
+        "policy with lanes, e.g. TBPTT(lanes, chunk), or the others one without, e.g. "
+        "Part(weight, Bucketed(batch_size))."
+    )
+
+
+def _describe_lanes(policy: Any) -> str:
+    chunk, advance = getattr(policy, "chunk", 0) or 0, getattr(policy, "advance", None)
+    overlap = 0 if advance is None else chunk - advance
+    kind = "continuous" if getattr(policy, "continuous", False) else "not continuous"
+    return f"overlap {overlap}, {kind}"
+
+
+def allot_lanes(total: int, weights: Mapping[str, Fraction]) -> dict[str, int]:
+    """Return the number of lanes of each part, by weight: at least 1, and ``total`` together.
+
+    What is left after whole lanes goes to the largest remainders, in the order of the parts.
+
+    Args:
+        total: Number of lanes.
+        weights: Name -> weight; those of weight 0 get none.
+
+    Raises:
+        ConfigError: If there are more parts than lanes.
+    """
+    drawn = {name: weight for name, weight in weights.items() if weight}
+    if len(drawn) > total:
+        raise ConfigError(
+            f"policy 'mix': each of {len(drawn)} parts must have a lane, but there are {total}. "
+            "Raise `lanes`, or pass weight 0 to leave a part out."
+        )
+    lanes = dict.fromkeys(drawn, 1)
+    spare, left = total - len(drawn), dict(drawn)
+    while spare:  # parts whose share is below one lane keep the one that they have
+        share = {name: weight * (spare + sum(lanes[each] for each in left)) / sum(left.values())
+                 for name, weight in left.items()}  # fmt: skip
+        small = [name for name in left if share[name] < lanes[name]]
+        if not small:
+            wanted = {name: int(exact) for name, exact in share.items()}
+            rest = sum(lanes[name] for name in left) + spare - sum(wanted.values())
+            order = sorted(left, key=lambda name: wanted[name] - share[name])  # stable
+            for name in order[:rest]:
+                wanted[name] += 1
+            lanes |= wanted
+            break
+        for name in small:
+            del left[name]
+    return {name: lanes.get(name, 0) for name in weights}
 
 
 def match_parts(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.index import SCAN_CHUNK, SequenceIndex
 from seqdata.plan import Plan
-from seqdata.protocols import Policy
+from seqdata.protocols import Policy, Store, SupportsParts
 
 
 class BasePolicy(ABC):
@@ -108,7 +108,7 @@ class BasePolicy(ABC):
         return None
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of items of each sequence, int64 (n,); 0: it is left out."""
+        """Return the number of items of each sequence, int64 (n,); 0: it is dropped."""
         return np.ones_like(lengths)
 
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
@@ -122,6 +122,20 @@ class BasePolicy(ABC):
             pieces, timesteps = pieces + int((lengths > 0).sum()), timesteps + int(lengths.sum())
             first = stop
         return pieces, timesteps
+
+    @property
+    def cuts_sequences(self) -> bool:
+        """Whether spans are parts of sequences: windows, or chunks in lanes."""
+        return self.cuts_windows
+
+    def in_timesteps(self, store: Store) -> Policy | None:
+        """Return the policy with its seconds as timesteps of a store's axis; None without seconds.
+
+        Raises:
+            ConfigError: If the sampling rate of the axis is not known.
+        """
+        del store
+        return None
 
     @property
     def horizon(self) -> int:
@@ -227,6 +241,46 @@ def replace_inner_policy(wrapper: Policy, policy: Policy) -> Policy:
     return cast(Policy, replace(dataclass_wrapper, **dict.fromkeys(names, policy)))
 
 
+def resolve_seconds(policy: Policy, store: Store) -> Policy:
+    """Return a policy whose seconds, and those of policies within it, are timesteps of a store.
+
+    Args:
+        policy: Any policy.
+        store: The store that is planned; of named parts, the policy of each is for its own.
+
+    Raises:
+        ConfigError: If the sampling rate of an axis is not known.
+    """
+    changed = as_policy(policy).in_timesteps(store)
+    if changed is not None:
+        return changed
+    dataclass_policy: Any = policy
+    if not is_dataclass(dataclass_policy) or isinstance(dataclass_policy, type):
+        return policy
+    changes: dict[str, Any] = {}
+    for option in fields(dataclass_policy):
+        value = getattr(dataclass_policy, option.name)
+        found = _resolve_option(value, store)
+        if found is not value:
+            changes[option.name] = found
+    return cast(Policy, replace(dataclass_policy, **changes)) if changes else policy
+
+
+def _resolve_option(value: Any, store: Store) -> Any:
+    """Return an option of a policy with the seconds of policies in it resolved, or itself."""
+    if isinstance(value, Mapping):
+        parts = store.parts if isinstance(store, SupportsParts) else {}
+        found = {key: _resolve_option(item, parts.get(key, store)) for key, item in value.items()}
+        return found if any(found[key] is not value[key] for key in found) else value
+    if isinstance(value, BasePolicy):
+        return resolve_seconds(value, store)
+    inner = getattr(value, "policy", None)  # of a part of a mixture
+    if is_dataclass(value) and not isinstance(value, type) and isinstance(inner, BasePolicy):
+        resolved = resolve_seconds(inner, store)
+        return value if resolved is inner else replace(cast(Any, value), policy=resolved)
+    return value
+
+
 def group_updates(policy: Policy, batches_per_update: int) -> Policy:
     """Return a policy that keeps the batches of an update together, if it can.
 
@@ -316,7 +370,7 @@ def find_varying(policy: Policy) -> Policy | None:
 
 
 def find_planned(index: SequenceIndex, policy: Policy) -> NDArray[np.bool_]:
-    """Return a mask of the sequences that a policy does not leave out, bool (n,)."""
+    """Return a mask of the sequences that a policy does not drop, bool (n,)."""
     is_planned = np.ones(len(index), dtype=np.bool_)
     count_items = as_policy(policy).count_items
     for first in range(0, len(index), SCAN_CHUNK):

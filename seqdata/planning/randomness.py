@@ -86,6 +86,7 @@ class Purpose(IntEnum):
     WRITING = 23  # the random order in which sequences are written
     RUNS = 24  # order in which runs of items are distributed over blocks; once for all epochs
     SHORT_GROUPS = 25  # where the groups of the short block come
+    SIZES = 26  # sizes of windows, where they vary
 
 
 @dataclass(frozen=True, slots=True)

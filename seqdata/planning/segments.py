@@ -236,7 +236,7 @@ class _SegmentPlans:
             if not len(plan):
                 raise PlanError(
                     "segments: a segment must have a sequence to draw, but has none. Give a weight "
-                    "above 0 to a sequence that the policy does not leave out."
+                    "above 0 to a sequence that the policy does not drop."
                 )
             self.stops.append((self.stops[-1] if self.stops else 0) + len(plan))
             self.plans.append(plan)

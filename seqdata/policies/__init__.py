@@ -1,1 +1,1 @@
-"""Batching policies, one file each: frozen dataclasses that see lengths only."""
+"""Batching policies, one file each: frozen dataclasses that see lengths and values per sequence."""

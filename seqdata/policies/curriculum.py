@@ -174,7 +174,7 @@ _LIMIT_OPTIONS = ("max_length", "too_long")
 class Curriculum(WrapperPolicy):
     """Batches of another policy, whose longest sequences come later.
 
-    Sequences beyond the limit are left out, or split or truncated where the inner policy says so
+    Sequences beyond the limit are dropped, or split or truncated where the inner policy says so
     with ``too_long``. A ``max_length`` of the inner policy's own always holds.
 
     Without ``batches`` and ``segment`` an epoch is one of the inner policy with the epoch's limit.
@@ -388,7 +388,7 @@ class Curriculum(WrapperPolicy):
             limit, name = self._find_limit(number), f"policy 'curriculum': {self._counted} {number}"
             if limit is None:
                 raise PlanError(
-                    f"{name} must have a sequence to plan, but `policy` leaves out all of "
+                    f"{name} must have a sequence to plan, but `policy` drops all of "
                     f"{len(index)}. Pass another one."
                 )
             raise PlanError(
@@ -443,7 +443,7 @@ def _limit_length(policy: Any, limit: int | None) -> Policy:
     asked = as_policy(policy)
     if asked.zips_parts:
         raise ConfigError(
-            "policy 'curriculum': `policy` must plan one data set, or a mixture, but is a "
+            "policy 'curriculum': `policy` must plan one dataset, or a mixture, but is a "
             f"{type(policy).__name__}. Limit the lengths of a part, with a fixed number of draws: "
             "Zip({name: Curriculum(Weighted(policy, draws=...), ...)})."
         )

@@ -65,6 +65,7 @@ class Fixed(FixedSizePolicy):
         ConfigError: If an argument is invalid.
 
     Examples:
+        >>> from seqdata import Fixed, SequenceIndex
         >>> index = SequenceIndex.from_lengths([3, 1, 2])
         >>> Fixed(2, shuffle=False).plan(index, seed=0, epoch=0).batch(1).spans.tolist()
         [[2, 0, 2]]
@@ -116,6 +117,12 @@ class Sorted(ByLengthPolicy):
 
     Raises:
         ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import Loader, Sorted
+        >>> loader = Loader([[1, 2, 3], [4], [5, 6], [7]], Sorted(2), seed=0)
+        >>> sorted(tuple(batch["x"].shape) for batch in loader)
+        [(2, 1), (2, 3)]
     """
 
     _name: ClassVar[str] = "sorted"
@@ -161,6 +168,12 @@ class Bucketed(ByLengthPolicy):
 
     Raises:
         ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import Bucketed, Loader
+        >>> loader = Loader([[1, 2, 3], [4], [5, 6], [7]], Bucketed(2), seed=0)
+        >>> sorted(tuple(batch["x"].shape) for batch in loader)
+        [(2, 1), (2, 3)]
     """
 
     _name: ClassVar[str] = "bucketed"

@@ -1,4 +1,4 @@
-"""Policy ``mix``: batches of several data sets in fixed fractions, each with its own epochs.
+"""Policy ``mix``: batches of several datasets in fixed fractions, each with its own epochs.
 
 The part of a batch follows from the batch's index alone, so fractions are exact in every prefix,
 and a run continues anywhere. A part's batches are those of its own policy: every sequence once in
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from itertools import accumulate
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NoReturn, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from seqdata.planning.build import (
     make_fingerprint,
 )
 from seqdata.planning.mix_table import (
+    LaneMixTable,
     MixTable,
     PartRun,
     find_lookahead,
@@ -41,7 +42,9 @@ from seqdata.planning.part_order import (
 )
 from seqdata.planning.parts import (
     Part,
+    allot_lanes,
     as_part,
+    check_lane_policies,
     check_part_policy,
     count_planned,
     derive_part_seed,
@@ -68,14 +71,22 @@ _ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many rank
 
 @dataclass(frozen=True, slots=True)
 class Mix(BasePolicy):
-    """Batches of several named data sets, in fractions that hold for every prefix of an epoch.
+    """Batches of several named datasets, in fractions that hold for every prefix of an epoch.
 
     The data is given by name: ``Loader({"books": ..., "code": ...}, Mix(...))``. Each part goes
     through its own epochs, shuffled again each time, and continues in the next epoch of the
     mixture where it was. ``batch.part`` names the part, ``batch.part_epoch`` is its own epoch.
 
+    Policies with lanes are mixed too: name a policy for each part, ``{"books": TBPTT(24, 256),
+    "code": TBPTT(8, 256)}``; or give the lanes of one to parts by weight, ``Mix({"books": 3,
+    "code": 1}, TBPTT(32, 256))``. Every step has all lanes, and a lane belongs to one part, so that
+    no state changes its source; ``batch.part`` names the part of each row. An epoch is a pass over
+    the part that is largest by weight; where it ends, states end, and other parts continue within
+    their sequences.
+
     Args:
-        parts: Name -> ``Part``, or the weight alone.
+        parts: Name -> ``Part``, or the weight alone, or a policy with lanes alone, whose number is
+            its weight.
         policy: Policy of the parts that have no policy of their own.
         by: Quantity that weights are fractions of: ``batches``, ``timesteps`` or ``sequences``;
             None: batches, with ``rows`` sequences.
@@ -111,7 +122,7 @@ class Mix(BasePolicy):
         2
     """
 
-    parts: Mapping[str, Part | float]
+    parts: Mapping[str, Part | float | Policy]
     policy: Policy | None = None
     by: MixedBy | None = None
     batches: int | None = None
@@ -131,7 +142,11 @@ class Mix(BasePolicy):
                 )
             )  # fmt: skip
         self._check_choices()
-        parts = {name: as_part(name, part) for name, part in self.parts.items()}
+        given: Any = self.parts.values()
+        has_lanes = any(getattr(getattr(each, "policy", each), "lanes", 0) for each in given)
+        parts = {
+            name: as_part(name, part, has_lanes=has_lanes) for name, part in self.parts.items()
+        }
         object.__setattr__(self, "parts", parts)
         if not any(part.weight for part in parts.values()):
             raise ConfigError(
@@ -139,6 +154,8 @@ class Mix(BasePolicy):
             )
         for name in parts:
             self._check_policy(name)
+        if self.lanes:
+            self._check_lanes()
         _ = self.axis
 
     def __hash__(self) -> int:
@@ -161,6 +178,14 @@ class Mix(BasePolicy):
         return {name: self._get_policy(name) for name in self.parts}
 
     @property
+    def lanes(self) -> int:
+        """Number of lanes of all parts together; 0: batches are independent."""
+        drawn = [cast(Part, part) for part in self.parts.values() if cast(Part, part).weight]
+        own = sum(getattr(part.policy, "lanes", 0) for part in drawn)
+        is_shared = any(part.policy is None for part in drawn)
+        return own + (getattr(self.policy, "lanes", 0) if is_shared else 0)
+
+    @property
     def random(self) -> bool:
         """Whether a part's windows are at random positions."""
         policies = self.policies.values()
@@ -172,6 +197,8 @@ class Mix(BasePolicy):
         if self.rows:
             mixture = self._make_row_mixture(index, seed)
             return mixture.plan(epoch, lambda: make_fingerprint(index, self, seed, epoch))
+        if self.lanes:
+            return self._plan_lanes(index, seed, epoch)
         runs, weights = self._make_runs(index, seed), self._scale_weights(index)
         count = self._count_batches(index, weights)
         draw_order = make_part_order(weights, seed)
@@ -184,9 +211,25 @@ class Mix(BasePolicy):
         )
         return Plan.lazy(table, origin, lookahead=find_lookahead(drawn))
 
+    def _plan_lanes(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:
+        runs, count = self._make_lane_runs(index, seed), self._count_lane_steps(index)
+        for run in runs:
+            if not run.num_batches:
+                self._refuse_empty(run.name, run.index)
+        plan = runs[0].plan(0)
+        origin = PlanOrigin(
+            fingerprint=lambda: make_fingerprint(index, self, seed, epoch),
+            report=lambda table: make_mix_report(table, runs),
+            order=", ".join(f"{run.lanes} lanes of {run.name!r}" for run in runs),
+        )
+        return Plan.lazy(
+            LaneMixTable(runs, epoch * count, count), origin, lanes=self.lanes,
+            overlap=plan.overlap, carry=plan.carry,
+        )  # fmt: skip
+
     def for_updates(self, batches_per_update: int) -> Mix:
         """Return the mixture for updates of a number of batches; its own number stays."""
-        if self.batches_per_update is not None:
+        if self.batches_per_update is not None or self.lanes:
             return self
         return replace(self, batches_per_update=batches_per_update)
 
@@ -195,8 +238,13 @@ class Mix(BasePolicy):
         ranks = "1 rank" if self._group == 1 else f"{self._group} ranks"
         return f"{text}, steps of one part for {ranks}"
 
-    def for_ranks(self, ranks: int) -> Mix:
-        """Return the mixture balanced for a number of ranks; its own ``balance_ranks`` stays."""
+    def for_ranks(self, ranks: int) -> Mix | None:
+        """Return the mixture balanced for a number of ranks; its own ``balance_ranks`` stays.
+
+        None: lanes do not depend on ranks.
+        """
+        if self.lanes:
+            return None
         own = self.balance_ranks or self.batches_per_update or ranks
         parts = {
             name: part if part.policy is None else replace(part, policy=balance(part.policy, own))
@@ -217,12 +265,14 @@ class Mix(BasePolicy):
             ConfigError: If they are invalid.
         """
         del index
+        self._refuse_segments()
         return make_part_weights(self._part_weights, weights)
 
     def plan_segment(
         self, index: SequenceIndex, *, seed: int, segment: Segment, changes: Sequence[WeightChange]
     ) -> RoundFn:
         """Return the function that plans a segment's only round; parts continue where they were."""
+        self._refuse_segments()
         if self.rows:
             plan = self._make_row_mixture(index, seed).plan_segment(segment, changes)
             return lambda _: plan
@@ -238,6 +288,13 @@ class Mix(BasePolicy):
         plan = Plan.lazy(table, PlanOrigin(fingerprint=str, report=make_report))
         return lambda _: plan
 
+    def _refuse_segments(self) -> None:
+        if self.lanes:
+            raise ConfigError(
+                "policy 'mix': weights of a mixture of lanes must stay, since each lane belongs to "
+                "one part, but segments change them. Leave `Segments` out."
+            )
+
     @property
     def _part_weights(self) -> dict[str, float]:
         return {name: cast(Part, part).weight for name, part in self.parts.items()}
@@ -251,6 +308,8 @@ class Mix(BasePolicy):
 
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
         """Return the number of batches of an epoch of a seed."""
+        if self.lanes:
+            return self._count_lane_steps(index)
         if not self.rows:
             return self._count_batches(index, self._scale_weights(index))
         return index.remember(
@@ -300,8 +359,8 @@ class Mix(BasePolicy):
         check_flags("policy 'mix'", rows=self.rows, shuffle=self.shuffle)
         if self.rows and (self.by == "batches" or self.batches is not None or self.policy is None):
             raise ConfigError(
-                "policy 'mix': `rows`=True must have one `policy`, and neither `batches` nor "
-                f"`by`='batches', but they are {self.policy!r}, {self.batches!r} and {self.by!r}."
+                "policy 'mix': `rows=True` must have one `policy`, and neither `batches` nor "
+                f"`by='batches'`, but they are {self.policy!r}, {self.batches!r} and {self.by!r}."
             )
         temperature: Any = self.temperature
         is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
@@ -316,7 +375,7 @@ class Mix(BasePolicy):
         policy: Any = own or self.policy
         if self.rows and own is not None:
             raise ConfigError(
-                f"policy 'mix': part {name!r} must have no policy of its own with `rows`=True, but "
+                f"policy 'mix': part {name!r} must have no policy of its own with `rows=True`, but "
                 f"has {own!r}. Pass the weight alone."
             )
         if policy is None:
@@ -324,9 +383,53 @@ class Mix(BasePolicy):
                 f"policy 'mix': part {name!r} must have a policy, but has none. Write Part(weight, "
                 "policy), or pass one `policy` for all parts."
             )
-        check_part_policy("mix", name, policy, "Use it alone, or around the mixture.")
+        if not self.lanes:
+            check_part_policy("mix", name, policy, "Use it alone, or around the mixture.")
         if self.rows:
             check_rows_policy(self._get_policy(name))
+
+    def _check_lanes(self) -> None:
+        if self.rows or self.by is not None:
+            found = "rows=True" if self.rows else f"by={self.by!r}"
+            raise ConfigError(
+                f"policy 'mix': lanes are given to parts by weight, which goes without `{found}`. "
+                "Leave it out."
+            )
+        drawn = [name for name, part in self.parts.items() if cast(Part, part).weight]
+        check_lane_policies({name: self._get_policy(name) for name in drawn})
+        if self.temperature is None:
+            allot_lanes(self.lanes, {name: self._weigh(name, 1) for name in drawn})  # raises
+
+    def _make_lane_runs(self, index: SequenceIndex, seed: int) -> list[PartRun]:
+        """Return the runs of the parts that have lanes, in the data's order."""
+        parts = self._match_parts(index)
+        weights = {name: self._weigh(name, len(part)) for name, part in parts.items()}
+        lanes = allot_lanes(self.lanes, weights)
+        starts = accumulate(map(len, parts.values()), initial=0)
+        runs = []
+        for (name, part_index), first in zip(parts.items(), starts):  # noqa: B905 - one start more
+            if lanes[name]:
+                policy: Any = self._get_policy(name)
+                policy = replace(policy, lanes=lanes[name])
+                steps = policy.num_batches(part_index)
+                own_seed = derive_part_seed(seed, name)
+                runs.append(
+                    PartRun(name, first, part_index, policy, own_seed, steps, 0, lanes=lanes[name])
+                )
+        return runs
+
+    def _count_lane_steps(self, index: SequenceIndex) -> int:
+        """Return the number of steps of an epoch: a pass over the part largest by weight."""
+        if self.batches is not None:
+            return self.batches
+        runs = self._make_lane_runs(index, 0)
+        return max((self._weigh(run.name, len(run.index)), run.num_batches) for run in runs)[1]
+
+    def _refuse_empty(self, name: str, index: SequenceIndex) -> NoReturn:
+        raise PlanError(
+            f"policy 'mix': part {name!r} must have a sequence to draw, but has none: "
+            f"{len(index)} sequences make no batch. Pass weight 0 to leave it out."
+        )
 
     def _get_policy(self, name: str) -> Policy:
         part = cast(Part, self.parts[name])
@@ -374,10 +477,7 @@ class Mix(BasePolicy):
         policy = self._get_policy(name)
         batches = policy.num_batches(index)
         if not batches:
-            raise PlanError(
-                f"policy 'mix': part {name!r} must have a sequence to draw, but has none: "
-                f"{len(index)} sequences make no batch. Pass weight 0 to leave it out."
-            )
+            self._refuse_empty(name, index)
         by = self.by or ("sequences" if self.rows else "batches")
         if by == "batches" or (by == "sequences" and self.rows):
             return rate

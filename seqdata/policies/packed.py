@@ -179,6 +179,13 @@ class Packed(SequencePolicy):
 
     Raises:
         ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import Loader, Packed
+        >>> documents = [[1, 2, 3], [4], [5, 6], [7, 8]]
+        >>> (batch,) = Loader(documents, Packed(rows=2, row_length=4))
+        >>> tuple(batch["x"].shape), int(batch.mask.sum())
+        ((2, 4), 8)
     """
 
     _name: ClassVar[str] = "packed"

@@ -30,7 +30,7 @@ class Segments(WrapperPolicy):
     ``Loader.set_weights`` sets the weights of the next segments where one begins; ``Feedback`` does
     so for a Trainer. All epochs have the number of batches of the policy's first one, independent
     of the weights. If batches are cut by their timesteps, a segment ends with its last declared
-    batch, and the other sequences drawn for it are left out.
+    batch, and the other sequences drawn for it are dropped.
 
     Evaluation is planned by the innermost policy alone.
 
@@ -72,7 +72,7 @@ class Segments(WrapperPolicy):
         items = getattr(rows_policy, "items_per_sequence", None)
         if getattr(policy, "rows", False) is True and items != 1:
             raise ConfigError(
-                "policy 'segments': a Mix with `rows`=True must have a policy that makes a row of "
+                "policy 'segments': a Mix with `rows=True` must have a policy that makes a row of "
                 "each sequence and a declared number of batches, but has "
                 f"{rows_policy!r:.200}. Pass e.g. Bucketed(64)."
             )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,14 @@ from seqdata.planning.lanes import (
 )
 from seqdata.planning.policy import BasePolicy
 from seqdata.planning.randomness import Draw, Purpose
+from seqdata.planning.seconds import (
+    SecondsCounter,
+    check_one_unit,
+    check_seconds,
+    refuse_seconds,
+    seconds_option,
+)
+from seqdata.protocols import Store
 
 _WORDS_PER_LENGTH = 4  # drawn per length
 _SUMMED_UNIFORMS = (
@@ -57,6 +65,11 @@ class Jitter:
 
     Raises:
         ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import TBPTT, Jitter
+        >>> TBPTT(2, 70, continuous=True, jitter=Jitter(spread=3)).jitter.spread
+        3
     """
 
     short: float = 0.05
@@ -141,8 +154,8 @@ class TBPTT(BasePolicy):
 
     Args:
         lanes: Number of rows of a batch, over all ranks.
-        chunk: Maximum number of timesteps of a row; or a function ``chunk(epoch)``: epochs then
-            differ in their number of steps, and a Trainer needs
+        chunk: Maximum number of timesteps of a row, or ``seconds``; or a function ``chunk(epoch)``:
+            epochs then differ in their number of steps, and a Trainer needs
             ``reload_dataloaders_every_n_epochs=1``.
         advance: Timesteps from a chunk's start to the start of the next; None: ``chunk``. If it is
             less, chunks overlap: the common timesteps are context in the later one
@@ -158,6 +171,9 @@ class TBPTT(BasePolicy):
         shuffle: Whether sequences are shuffled between epochs; else lanes read in the data's order.
         axis: The axis that is planned on.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
+        seconds: Duration of a row in place of ``chunk``, the nearest number of timesteps: for
+            stores whose sampling rates are known (``open_store(rates=)``). ``time`` gives way to a
+            faster linked axis of which it is whole timesteps.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -170,7 +186,7 @@ class TBPTT(BasePolicy):
     """
 
     lanes: int
-    chunk: int | Callable[[int], int]
+    chunk: int | Callable[[int], int] | None = None
     advance: int | None = None
     continuous: bool = False
     segments: bool = False
@@ -178,11 +194,14 @@ class TBPTT(BasePolicy):
     shuffle: bool = True
     axis: str = DEFAULT_AXIS
     empty: Empty = "drop"
+    seconds: float | str | None = seconds_option()
 
     def __post_init__(self) -> None:
         check_counts("tbptt", self, "lanes")
+        check_seconds("tbptt", self, "seconds")
+        check_one_unit("tbptt", self, ("chunk", "seconds"))
         if not callable(self.chunk):
-            check_counts("tbptt", self, "chunk")
+            check_counts("tbptt", self, "chunk", optional=self.seconds is not None)
         check_flags("policy 'tbptt'", continuous=self.continuous, segments=self.segments)
         if not isinstance(self.shuffle, bool):
             raise ConfigError(
@@ -196,13 +215,13 @@ class TBPTT(BasePolicy):
             )
         if self.advance is not None:
             check_counts("tbptt", self, "advance")
-            if not callable(self.chunk) and self.advance > self.chunk:
+            if isinstance(self.chunk, int) and self.advance > self.chunk:
                 raise ConfigError(
                     must_be(
                         "policy 'tbptt': `advance`",
-                        f"at most `chunk`={self.chunk}",
+                        f"at most `chunk={self.chunk}`",
                         f"{self.advance}",
-                        "The timesteps between two chunks would be left out",
+                        "The timesteps between two chunks would be dropped",
                     )
                 )
         if self.segments and self.continuous:
@@ -216,7 +235,7 @@ class TBPTT(BasePolicy):
                 must_be(
                     "policy 'tbptt': `advance`",
                     "None",
-                    f"{self.advance} with `segments`=True",
+                    f"{self.advance} with `segments=True`",
                     "A row of several sequences has no room for the context of each",
                 )
             )
@@ -236,7 +255,7 @@ class TBPTT(BasePolicy):
                     "False for lanes that begin a chunk with each sequence",
                     f"{self.jitter!r}",
                     "The order of lengths would change the number of steps. "
-                    "Set `continuous`=True or `segments`=True",
+                    "Set `continuous=True` or `segments=True`",
                 )
             )
         if self.advance not in (None, self.chunk):
@@ -248,6 +267,23 @@ class TBPTT(BasePolicy):
                     "Chunks of many lengths do not overlap",
                 )
             )
+
+    @property
+    def cuts_sequences(self) -> bool:
+        """True: spans are chunks of sequences."""
+        return True
+
+    def in_timesteps(self, store: Store) -> Self | None:
+        """Return the policy with its seconds as timesteps of a store's axis; None without seconds.
+
+        Raises:
+            ConfigError: If the sampling rate of the axis is not known, or the time is too short.
+        """
+        if self.seconds is None:
+            return None
+        counter = SecondsCounter(store, "tbptt", self.axis, [self.seconds])
+        chunk = counter.count("seconds", self.seconds)
+        return replace(self, chunk=chunk, axis=counter.axis, seconds=None)
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Return the plan of an epoch."""
@@ -266,6 +302,8 @@ class TBPTT(BasePolicy):
 
     def _for_epoch(self, epoch: int) -> TBPTT:
         """Return the policy with the chunk length of an epoch."""
+        if self.chunk is None:
+            refuse_seconds("tbptt")
         if not callable(self.chunk):
             return self
         with StopIterationGuard("policy 'tbptt': `chunk`", self.chunk):

@@ -69,6 +69,13 @@ class TokenBudget(SequencePolicy):
 
     Raises:
         ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> from seqdata import SequenceIndex, TokenBudget
+        >>> index = SequenceIndex.from_lengths([10] * 4 + [5] * 8)
+        >>> plan = TokenBudget(20).plan(index, seed=0, epoch=0)
+        >>> sorted(len(plan.batch(number).spans) for number in range(len(plan)))
+        [2, 2, 4, 4]
     """
 
     _name: ClassVar[str] = "token-budget"
@@ -92,7 +99,7 @@ class TokenBudget(SequencePolicy):
         if self.max_length is not None and self.max_length > self.max_tokens:
             raise ConfigError(
                 "policy 'token-budget': `max_length` must be at most "
-                f"`max_tokens`={self.max_tokens}, but is {self.max_length}. Lower it, or raise "
+                f"`max_tokens={self.max_tokens}`, but is {self.max_length}. Lower it, or raise "
                 "the budget."
             )
         if not (self.cost in (None, "max") or callable(self.cost)):
@@ -139,7 +146,7 @@ def _refuse_costly(items: Items, policy: TokenBudget) -> None:
         if len(too_costly):
             raise PlanError(
                 f"policy 'token-budget': sequence {items.index.names(too_costly[:1])} costs "
-                f"{int(sizes.max())}, more than `max_tokens`={policy.max_tokens}. Raise it, or "
+                f"{int(sizes.max())}, more than `max_tokens={policy.max_tokens}`. Raise it, or "
                 "filter the data."
             )
 

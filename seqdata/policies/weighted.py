@@ -81,8 +81,8 @@ def check_weights(
     """
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         raise ConfigError(
-            f"policy 'weighted': {name} must have one number for each sequence, but is "
-            f"{values.dtype} of {values.ndim} dimensions. Pass numbers, the name of a field, or "
+            f"policy 'weighted': {name} must be an array of one number per sequence, but has dtype "
+            f"{values.dtype} and shape {values.shape}. Pass numbers, the name of a field, or "
             "balanced(field)."
         )
     weights = values.astype(np.float64)
@@ -140,6 +140,13 @@ def balanced(field: str) -> Balanced:
 
     Args:
         field: Name of a field with one value per sequence: a number or a string.
+
+    Examples:
+        >>> from seqdata import Bucketed, Loader, Weighted, balanced
+        >>> data = [{"x": [1], "y": 0}] * 3 + [{"x": [2], "y": 1}]
+        >>> loader = Loader(data, Weighted(Bucketed(4), weights=balanced("y")))
+        >>> sorted(label for batch in loader for label in batch["y"].tolist())
+        [0, 0, 1, 1]
     """
     return Balanced(field)
 
@@ -150,7 +157,7 @@ class Weighted(WrapperPolicy):
 
     A sequence is drawn ``draws * weight / sum of weights`` times, rounded down or up at random so
     that this is the mean over epochs. With equal weights and no ``draws`` each comes once.
-    Sequences that the inner policy leaves out (too long, empty) are not drawn.
+    Sequences that the inner policy drops (too long, empty) are not drawn.
 
     Evaluation is planned by the inner policy alone: each sequence once.
 
@@ -390,12 +397,12 @@ def _check_inner(policy: Any) -> None:
         )
     if as_policy(policy).zips_parts:
         raise ConfigError(
-            f"policy 'weighted': `policy` must plan one data set, but is a {type(policy).__name__}."
+            f"policy 'weighted': `policy` must plan one dataset, but is a {type(policy).__name__}."
             " Weigh the sequences of a part: Zip({name: Weighted(...)})."
         )
     if as_policy(policy).policies:
         raise ConfigError(
-            "policy 'weighted': `policy` must plan one data set, but is a mixture. Weigh the "
+            "policy 'weighted': `policy` must plan one dataset, but is a mixture. Weigh the "
             "sequences of a part: Mix({name: Part(1, Weighted(...))})."
         )
     lanes = getattr(policy, "lanes", 0)
@@ -415,13 +422,13 @@ def _check_inner(policy: Any) -> None:
 
 
 def _check_epochs(policy: Policy) -> None:
-    """Raise if the sequences that a policy leaves out, and so may be drawn, depend on the epoch."""
+    """Raise if the sequences that a policy drops, and so may be drawn, depend on the epoch."""
     varying: Any = find_varying(policy)
     is_cut = getattr(find_base_policy(policy), "too_long", None) in ("split", "truncate")
     if varying is not None and as_policy(varying).inner_policy is not None and not is_cut:
         name = type(varying).__name__
         raise ConfigError(
-            "policy 'weighted': `policy` must leave out the same sequences in every epoch if there "
+            "policy 'weighted': `policy` must drop the same sequences in every epoch if there "
             f"are `weights` or `draws`, but the limit of {name} follows the epoch. Write "
             f"{name}(Weighted(...), ...)."
         )

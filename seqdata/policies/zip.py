@@ -1,4 +1,4 @@
-"""Policy ``zip``: a batch of each of several data sets in every step.
+"""Policy ``zip``: a batch of each of several datasets in every step.
 
 One part leads: its epochs are those of the steps. The others go through their own epochs, one after
 another, and continue in the next epoch where they were. All of it follows from epoch and index of a
@@ -182,14 +182,14 @@ def make_zip_report(batch_table: BatchTable, parts: Sequence[MixTable]) -> PlanR
 
 @dataclass(frozen=True, slots=True)
 class Zip(BasePolicy):
-    """A batch of each of several named data sets in every step.
+    """A batch of each of several named datasets in every step.
 
     The data is given by name: ``Loader({"labelled": ..., "unlabelled": ...}, Zip(...))``. A step is
     a dict: name -> ``SequenceBatch``, each with the fields of its own data, its own ``weight`` and
     ``loss_scale``. ``batch["unlabelled"].part_epoch`` counts the passes over a part.
 
     Every part is traversed without repetition, shuffled again in each of its own epochs. Its
-    position is kept over the epochs of the steps, so that nothing of a long part is left out.
+    position is kept over the epochs of the steps, so that nothing of a long part is dropped.
 
     Args:
         parts: Name -> policy of the part.

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.logical_types import Categories
+from seqdata.readers.missing import Missing, replace_missing
 from seqdata.storage.arrow_columns import (
     TableLocation,
     Values,
@@ -25,6 +28,7 @@ from seqdata.storage.arrow_columns import (
 )
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
 from seqdata.storage.inputs import drop_index_columns, warn_left_out
+from seqdata.storage.logical_values import EncodedColumn, EncodedValues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,22 +68,32 @@ class GroupedRows:
 
 
 def iter_groups(
-    table: pa.Table, group: str, per_sequence: Iterable[str] = (), order: str | None = None
+    table: pa.Table,
+    group: str,
+    per_sequence: Iterable[str] = (),
+    order: str | None = None,
+    missing: Missing | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Return a sequence for the rows of each value of a column.
 
     Args:
         table: A row per timestep.
-        group: The column; its values become ids, in order of appearance. Another column called
-            ``id`` is left out with a warning.
+        group: The column; its values become ids, in order of appearance, and stay a field of its
+            name. Another column called ``id`` is dropped with a warning.
         per_sequence: Columns of numbers that must not change within a group, with one value each.
         order: The column by which the rows of each group are sorted; None if they are in order.
+        missing: The rule for missing values; see ``replace_missing``.
 
     Raises:
         ConfigError: If a column does not exist, or no other column holds numbers.
         DecodeError: If a value is missing, or changes where it must not; or if, without ``order``,
             the rows of a group are not together, or their dates decrease.
     """
+    for name in (group, order):
+        if name is not None and name not in table.column_names:
+            raise make_unknown_name_error("table", "column", name, table.column_names)
+    keys = [name for name in (group, order) if name is not None]
+    table = replace_missing(table, missing, keys)
     grouped = find_groups(table, group, order)
     names, offsets = grouped.names, grouped.offsets
     others = drop_index_columns(name for name in table.column_names if name != group)
@@ -87,22 +101,24 @@ def iter_groups(
     for name, column in columns.items():
         if has_lists(column):
             _warn_left_out(name, "lists, of which a row of a group has one each")
-    ragged = {
-        name: column[grouped.rows]
-        for name, column in columns.items()
-        if isinstance(column, np.ndarray) and not has_lists(column)
-    }
-    texts = {name: column for name, column in columns.items() if isinstance(column, list)}
-    constant_texts = {
-        name: column
-        for name, column in texts.items()
-        if _is_constant_within(name, combine_column(table, name), grouped)
-    }
+    ragged: dict[str, NDArray[Any] | EncodedValues] = {}
+    constant_texts: dict[str, list[Any]] = {}
+    for name, column in columns.items():
+        if isinstance(column, list):
+            changing = _encode_changing(name, combine_column(table, name), grouped)
+            if changing is None:
+                constant_texts[name] = column
+            elif not isinstance(column[0], bytes):
+                ragged[name] = changing
+        elif not has_lists(column) and isinstance(column, EncodedColumn):
+            ragged[name] = EncodedValues(column.values[grouped.rows], column.logical)
+        elif not has_lists(column) and isinstance(column, np.ndarray):
+            ragged[name] = column[grouped.rows]
     if not ragged.keys() - set(per_sequence):
         left_out = f" and {ID_FIELD!r}" if ID_FIELD in others else ""
         raise ConfigError(
-            f"table: no column but {group!r}{left_out} holds numbers, so that a group has no "
-            "timesteps"
+            f"table: no column but {group!r}{left_out} has a value per timestep (numbers, dates, "
+            "or strings that change within a group), so that a group has no timesteps"
         )
     single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
     for name, values in single.items():
@@ -111,6 +127,8 @@ def iter_groups(
         first, stop = int(offsets[number]), int(offsets[number + 1])
         row = grouped.rows[first]
         sequence: dict[str, Any] = {ID_FIELD: str(name)}
+        if group != ID_FIELD and isinstance(name, str | int | float):
+            sequence[group] = name
         sequence.update({field: values[first:stop] for field, values in ragged.items()})
         sequence.update({field: values[first] for field, values in single.items()})
         sequence.update({field: values[row] for field, values in constant_texts.items()})
@@ -129,9 +147,6 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
     """
     from pyarrow import compute, types
 
-    for name in (group, order):
-        if name is not None and name not in table.column_names:
-            raise make_unknown_name_error("table", "column", name, table.column_names)
     if group == order:
         raise ConfigError(
             f"table: `order` must be another column than `group`, but both are {group!r}. Name the "
@@ -151,7 +166,7 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
         _refuse_apart(group, names, codes)
         rows = np.arange(len(codes), dtype=np.int64)
     else:
-        keys = _read_order_keys(order, combine_column(table, order))
+        keys = read_order_keys(order, combine_column(table, order))
         rows = np.lexsort((keys, codes))  # stable
     grouped = GroupedRows(names, rows, np.searchsorted(codes[rows], np.arange(len(names) + 1)))
     if order is None:
@@ -161,20 +176,27 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
     return grouped
 
 
-def convert_columns(table: pa.Table, names: Iterable[str], first_row: int = 0) -> dict[str, Values]:
-    """Return the values of columns by row; one that cannot be a field is left out, with a warning.
+def convert_columns(
+    table: pa.Table,
+    names: Iterable[str],
+    first_row: int = 0,
+    vocabularies: Mapping[str, Categories] = MappingProxyType({}),
+) -> dict[str, Values]:
+    """Return the values of columns by row; one that cannot be a field is dropped, with a warning.
 
     Args:
         table: The table, or a part of it.
         names: The columns.
         first_row: The index of the first row of a part, for messages.
+        vocabularies: Column of lists of strings -> its vocabulary; others have that of ``table``.
 
     Raises:
         DecodeError: If a value is missing.
     """
     columns = {}
     for name in names:
-        values = convert_column(name, combine_column(table, name), first_row)
+        column = combine_column(table, name)
+        values = convert_column(name, column, first_row, vocabularies.get(name))
         if values is None:
             _warn_left_out(name, f"of type {table.schema.field(name).type}")
         else:
@@ -184,10 +206,12 @@ def convert_columns(table: pa.Table, names: Iterable[str], first_row: int = 0) -
 
 def has_lists(values: Values) -> bool:
     """Return whether the values of a column are lists of numbers."""
+    if isinstance(values, EncodedColumn) and values.offsets is None:
+        return values.values.ndim > 1
     return not isinstance(values, list | np.ndarray) or np.ndim(values) > 1
 
 
-def refuse_missing(name: str, column: Any) -> None:
+def refuse_missing(name: str, column: Any, first_row: int = 0) -> None:
     """Raise if a column of a table lacks a value: where it is null or NaN.
 
     Raises:
@@ -197,7 +221,7 @@ def refuse_missing(name: str, column: Any) -> None:
 
     if types.is_floating(column.type):
         column = compute.if_else(compute.is_nan(column), None, column)
-    refuse_nulls(TableLocation(dataset="table", field=name), column)
+    refuse_nulls(TableLocation(dataset="table", field=name, first_row=first_row), column)
 
 
 def _warn_left_out(
@@ -271,7 +295,7 @@ def _refuse_dates_that_decrease(table: pa.Table, group: str, grouped: GroupedRow
         raise DecodeError.at(
             f"table: the rows of {grouped.name_at(back[0])!r} must be in order of time, but column "
             f"{name!r} is {column[row]} in row {row} after {column[before]} in row {before} "
-            f"({len(back)} rows go back so). Pass `order`={name!r} to sort the rows of each group "
+            f"({len(back)} rows go back so). Pass `order={name!r}` to sort the rows of each group "
             "by it, or name the column that they are to be in order of; if they are in order "
             f"already, leave {name!r} out of the table",
             field=name, row=row,
@@ -317,8 +341,13 @@ def _is_string(type_: pa.DataType) -> bool:
     )
 
 
-def _read_order_keys(name: str, column: Any) -> NDArray[Any]:
+def read_order_keys(name: str, column: Any, first_row: int = 0) -> NDArray[Any]:
     """Return numbers, (rows,), in the order of a column's values.
+
+    Args:
+        name: The name of the column.
+        column: The column, or a part of it.
+        first_row: The index of its first row in the table, for messages.
 
     Raises:
         ConfigError: If its type has no order in time.
@@ -326,7 +355,7 @@ def _read_order_keys(name: str, column: Any) -> NDArray[Any]:
     """
     from pyarrow import compute, types
 
-    refuse_missing(name, column)
+    refuse_missing(name, column, first_row)
     type_ = column.type
     if _is_string(type_):
         dates, reason = _parse_dates(column)
@@ -369,7 +398,9 @@ def _parse_dates(column: Any) -> tuple[NDArray[np.int64] | None, str]:
     return None, reason
 
 
-def _refuse_changes(name: str, values: NDArray[Any], grouped: GroupedRows) -> None:
+def _refuse_changes(name: str, values: NDArray[Any] | EncodedValues, grouped: GroupedRows) -> None:
+    if isinstance(values, EncodedValues):
+        values = values.logical.decode(values.values)
     for number, (first, stop) in enumerate(itertools.pairwise(grouped.offsets.tolist())):
         group_values = values[first:stop]
         if (group_values != group_values[0]).any():
@@ -382,12 +413,19 @@ def _refuse_changes(name: str, values: NDArray[Any], grouped: GroupedRows) -> No
             )  # fmt: skip
 
 
-def _is_constant_within(name: str, column: Any, grouped: GroupedRows) -> bool:
+def _encode_changing(name: str, column: Any, grouped: GroupedRows) -> EncodedValues | None:
+    """Return the codes of strings by ``grouped.rows``; None if no group has more than one of them.
+
+    Bytes that change are dropped, with a warning.
+    """
     from pyarrow import compute
 
-    codes = compute.dictionary_encode(column).indices.to_numpy(zero_copy_only=False)
-    changes = np.flatnonzero(np.diff(codes[grouped.rows])) + 1
+    encoded = compute.dictionary_encode(column)
+    codes = encoded.indices.to_numpy(zero_copy_only=False)[grouped.rows]
+    changes = np.flatnonzero(np.diff(codes)) + 1
     if np.isin(changes, grouped.offsets).all():
-        return True
-    _warn_left_out(name, "a string that changes within a group")
-    return False
+        return None
+    values = encoded.dictionary.to_pylist()
+    if isinstance(values[0], bytes):
+        _warn_left_out(name, "bytes that change within a group")
+    return EncodedValues(codes.astype(np.int32), Categories(tuple(values)))

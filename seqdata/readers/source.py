@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from seqdata.errors import ConfigError, must_be
+from seqdata.readers.missing import Missing
+from seqdata.storage.compressed_files import (
+    find_compression,
+    refuse_repeated,
+    strip_compression,
+)
 from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.find_files import (
     FoundFiles,
@@ -20,6 +26,13 @@ from seqdata.storage.find_files import (
 from seqdata.storage.foreign.file_discovery import has_table_suffix, is_data_file
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.urls import redact_url
+from seqdata.storage.writing.table_files import find_table_kind
+
+CSV_OPTIONS = ("delimiter", "decimal", "thousands", "comment")
+"""Names of the options that are for CSV files only."""
+
+
+_TEXT_TABLES = ("csv", "jsonl")  # kinds of tables whose files may be compressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,9 @@ class ReadOptions:
         per_sequence: Columns that have one value per group, not one per row.
         delimiter: Character between the columns of a CSV file; None for ``,``.
         decimal: Decimal point of its numbers; None for ``.``.
+        thousands: Separator of thousands in its numbers; None: there is none.
+        comment: Character that begins lines of a CSV file that are ignored; None: there are none.
+        missing: Rule for missing values of a table that is grouped; None: NaN, with a warning.
     """
 
     field: str | None = None
@@ -58,6 +74,9 @@ class ReadOptions:
     per_sequence: tuple[str, ...] = ()
     delimiter: str | None = None
     decimal: str | None = None
+    thousands: str | None = None
+    comment: str | None = None
+    missing: Missing | None = None
 
     @property
     def naming_columns(self) -> list[str]:
@@ -71,7 +90,7 @@ class ReadOptions:
             ConfigError: If an option is set that applies to tables only, or the name is that of the
                 field of ids.
         """
-        for name in ("group", "id", "order", "delimiter", "decimal"):
+        for name in ("group", "id", "order", "missing", *CSV_OPTIONS):
             value = getattr(self, name)
             if value is not None:
                 raise ConfigError(
@@ -97,8 +116,8 @@ def find_source(
 
     Args:
         source: A file, a folder (with all below it), or a glob in which ``**`` is any depth. Hidden
-            files and folders are left out unless they are named, and notes such as ``_SUCCESS``.
-        skip: A folder whose files are left out.
+            files and folders are skipped unless they are named, and notes such as ``_SUCCESS``.
+        skip: A folder whose files are skipped.
 
     Raises:
         ConfigError: If it is a URL, there are no files, or they are of several splits.
@@ -125,6 +144,7 @@ def find_source(
             f"source {text!r}: must hold at least one file, but holds none. Check the path or the "
             "pattern."
         )
+    refuse_repeated(f"source {text!r}", found.names)
     root = found.root if os.path.isabs(text) else Path(os.path.relpath(found.root))
     partitions = find_partitions(found.names)
     files = [
@@ -138,13 +158,34 @@ def _is_data(path: str) -> bool:
     return is_data_file(path) if has_table_suffix(path) else not is_note(path)
 
 
+def find_suffix(name: str | os.PathLike[str]) -> str:
+    """Return the suffix of a name in lower case; of a compressed table of text both suffixes.
+
+    Examples:
+        >>> find_suffix("rows.CSV.gz"), find_suffix("archive.2024.gz"), find_suffix("rows.csv")
+        ('.csv.gz', '.gz', '.csv')
+    """
+    text = os.fspath(name)
+    compression = find_compression(text)
+    if compression and find_file_kind(text) is not None:
+        return Path(strip_compression(text)).suffix.lower() + compression
+    return Path(text).suffix.lower()
+
+
+def find_file_kind(name: str | os.PathLike[str]) -> str | None:
+    """Return the kind of table that a file to read is, by its name; None if it is not one."""
+    text = os.fspath(name)
+    kind = find_table_kind(strip_compression(text))
+    return None if find_compression(text) and kind not in _TEXT_TABLES else kind
+
+
 def drop_suffixes(files: Iterable[SourceFile]) -> list[SourceFile]:
     """Return files with keys without suffixes, ``a/0`` for ``a/0.npy``, if these differ, too.
 
     Where two files would have the same key, all keep the one that they have.
     """
     files = list(files)
-    keys = [PurePosixPath(file.key).with_suffix("").as_posix() for file in files]
+    keys = [file.key[: len(file.key) - len(find_suffix(file.key))] for file in files]
     if len(set(keys)) < len(keys):
         return files
     return [replace(file, key=key) for file, key in zip(files, keys, strict=True)]
@@ -154,6 +195,6 @@ def count_suffixes(files: Iterable[SourceFile]) -> dict[str, int]:
     """Return the number of files of each suffix (lower case, with its dot), most common first."""
     counts: dict[str, int] = {}
     for file in files:
-        ending = file.path.suffix.lower()
+        ending = find_suffix(file.path)
         counts[ending] = counts.get(ending, 0) + 1
     return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))

@@ -7,12 +7,14 @@ ragged, strings must not change. ``text_tables`` has the formats ``csv`` and ``j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from seqdata.errors import ConfigError, DecodeError
+from seqdata.logical_types import Categories
 from seqdata.readers.groups import (
     convert_columns,
     drop_id_column,
@@ -20,13 +22,14 @@ from seqdata.readers.groups import (
     iter_groups,
     refuse_order_alone,
 )
-from seqdata.readers.source import ReadOptions, SourceFile
-from seqdata.storage.arrow_columns import Values
+from seqdata.readers.missing import refuse_missing_alone
+from seqdata.readers.source import CSV_OPTIONS, ReadOptions, SourceFile, find_file_kind
+from seqdata.storage.arrow_columns import Values, find_vocabularies, has_string_lists
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
 from seqdata.storage.foreign.table_file import TableFile, open_table_file, unify_list_types
 from seqdata.storage.inputs import check_unique_names, drop_index_columns
-from seqdata.storage.writing.table_files import find_table_kind
+from seqdata.storage.logical_values import EncodedColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 def find_table_format(files: Iterable[SourceFile]) -> str | None:
     """Return the name of the reader of files that are tables of one kind; None if they are not."""
-    found = {find_table_kind(file.path) for file in files}
+    found = {find_file_kind(file.path) for file in files}
     return found.pop() if len(found) == 1 else None
 
 
@@ -71,12 +74,33 @@ def _read_units(format_name: str, files: Sequence[SourceFile], options: ReadOpti
 
 def _iter_units(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Yield the sequences of files, of which one unit after the other is read."""
-    for file, _, units in _open_tables(files):
+    opened_tables = _open_tables(files)
+    vocabularies = _count_vocabularies(opened_tables)
+    for file, _, units in opened_tables:
         first_row = 0
         with _name_files([file]):
             for table in units:
-                yield from _iter_sequences(table, options, first_row)
+                yield from _iter_sequences(table, options, first_row, vocabularies)
                 first_row += table.num_rows
+
+
+def _count_vocabularies(
+    opened_tables: list[tuple[SourceFile, TableFile, Iterator[pa.Table]]],
+) -> dict[str, Categories]:
+    """Return the vocabularies of columns of lists of strings, for which these are read once."""
+
+    def iter_columns() -> Iterator[tuple[str, int, pa.Array]]:
+        for file, opened, _ in opened_tables:
+            names = [column.name for column in opened.schema if has_string_lists(column.type)]
+            first_row = 0
+            for unit in range(opened.units if names else 0):
+                with _name_files([file]):
+                    columns = opened.read(unit, names)
+                    for name, column in zip(names, columns, strict=True):
+                        yield name, first_row, column
+                    first_row += len(columns[0])
+
+    return find_vocabularies(iter_columns())
 
 
 def _open_tables(
@@ -106,8 +130,8 @@ def refuse_csv_options(format_name: str, options: ReadOptions) -> None:
     Raises:
         ConfigError: If so.
     """
-    for name, value in (("delimiter", options.delimiter), ("decimal", options.decimal)):
-        if value is not None:
+    for name in CSV_OPTIONS:
+        if (value := getattr(options, name)) is not None:
             raise ConfigError(
                 f"format {format_name!r}: `{name}` must be left out, but is {value!r}: it is for "
                 "CSV files"
@@ -164,7 +188,10 @@ def add_partition(table: pa.Table, file: SourceFile) -> pa.Table:
 
 
 def _iter_sequences(
-    table: pa.Table, options: ReadOptions, first_row: int = 0
+    table: pa.Table,
+    options: ReadOptions,
+    first_row: int = 0,
+    vocabularies: Mapping[str, Categories] = MappingProxyType({}),
 ) -> Iterator[dict[str, Any]]:
     if options.field is not None:
         raise ConfigError(
@@ -173,19 +200,22 @@ def _iter_sequences(
         )
     check_unique_names(table.column_names)
     refuse_order_alone(options.order, options.group)
+    refuse_missing_alone(options.missing, options.group)
     for name in (options.group, options.id):
         if name is not None and name not in table.column_names:
             raise make_unknown_name_error("table", "column", name, table.column_names)
     if options.group is None:
-        return _iter_rows(table, options.id, first_row)
+        return _iter_rows(table, options.id, first_row, vocabularies)
     if options.id is not None:
         raise ConfigError("table: `id` and `group` cannot be combined: a group names its sequence")
-    return iter_groups(table, options.group, options.per_sequence, options.order)
+    return iter_groups(table, options.group, options.per_sequence, options.order, options.missing)
 
 
-def _iter_rows(table: pa.Table, key: str | None, first_row: int) -> Iterator[dict[str, Any]]:
+def _iter_rows(
+    table: pa.Table, key: str | None, first_row: int, vocabularies: Mapping[str, Categories]
+) -> Iterator[dict[str, Any]]:
     names = drop_id_column(drop_index_columns(table.column_names), key)
-    columns = convert_columns(table, names, first_row)
+    columns = convert_columns(table, names, first_row, vocabularies)
     id_column = columns.pop(key, None) if key is not None else None
     if key is not None and (id_column is None or not _can_name(id_column)):
         raise ConfigError(
@@ -206,4 +236,6 @@ def _iter_rows(table: pa.Table, key: str | None, first_row: int) -> Iterator[dic
 
 def _can_name(column: Values) -> bool:
     """Return whether the values of a column can be ids: strings or numbers."""
-    return not has_lists(column) and not (len(column) and isinstance(column[0], bytes))
+    if isinstance(column, EncodedColumn) or has_lists(column):
+        return False
+    return not (len(column) and isinstance(column[0], bytes))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import itertools
 import json
 import math
@@ -27,6 +28,7 @@ from seqdata.readers.groups import refuse_missing
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.readers.tables import add_partition, concatenate, iter_concatenated, refuse_csv_options
 from seqdata.storage.arrow_columns import combine_column, convert_column, is_list
+from seqdata.storage.compressed_files import open_decompressed
 from seqdata.storage.inputs import check_unique_names
 
 if TYPE_CHECKING:
@@ -95,6 +97,8 @@ def _read_csv(files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
 def _read_csv_file(path: str, options: ReadOptions) -> pa.Table:
     _check_delimiter(path, options)
     table = _parse_csv(path, options, options.naming_columns)
+    if options.thousands is not None:
+        table = _join_thousands(table, options)
     with _name_lines(
         [SourceFile(Path(path), path)], [table], partial(_find_csv_line, options=options)
     ):
@@ -110,20 +114,72 @@ def _parse_csv(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    return arrow_csv.read_csv(
-        path,
-        read_options=arrow_csv.ReadOptions(
-            block_size=_BLOCK_BYTES, encoding=_detect_encoding(path)
-        ),
-        parse_options=arrow_csv.ParseOptions(
-            newlines_in_values=True, delimiter=options.delimiter or _DELIMITER
-        ),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types={name: pa.string() for name in texts},
-            include_columns=list(only),
-            decimal_point=options.decimal or ".",
-        ),
-    )
+    file = open_decompressed(path) if options.comment is None else _read_uncommented(path, options)
+    with file:
+        return arrow_csv.read_csv(
+            file,
+            read_options=arrow_csv.ReadOptions(
+                block_size=_BLOCK_BYTES, encoding=_detect_encoding(path)
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                newlines_in_values=True, delimiter=options.delimiter or _DELIMITER
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={name: pa.string() for name in texts},
+                include_columns=list(only),
+                decimal_point=options.decimal or ".",
+            ),
+        )
+
+
+def _read_uncommented(path: str, options: ReadOptions) -> io.BytesIO:
+    """Return the content of a CSV file without lines that begin with the mark of a comment."""
+    encoding = _detect_encoding(path)
+    with _open_csv(path, options, errors="surrogateescape") as lines:  # bytes stay as they are
+        return io.BytesIO("".join(line for _, line in lines).encode(encoding, "surrogateescape"))
+
+
+@contextmanager
+def _open_csv(
+    path: str, options: ReadOptions, errors: str = "replace"
+) -> Iterator[Iterator[tuple[int, str]]]:
+    """Return an iterator over the lines of a CSV file without comments, counted from 1."""
+    encoding = _detect_encoding(path)
+    with io.TextIOWrapper(open_decompressed(path), encoding, errors=errors, newline="") as file:
+        mark = options.comment
+        numbered = ((number, line.removeprefix("\ufeff")) for number, line in enumerate(file, 1))
+        yield (each for each in numbered if mark is None or not each[1].startswith(mark))
+
+
+def _join_thousands(table: pa.Table, options: ReadOptions) -> pa.Table:
+    """Return a table whose numbers with separators of thousands are numbers.
+
+    A column is one of these if all its strings are numbers, and one has a separator. Numbers with a
+    fraction become float64, others int64.
+    """
+    from pyarrow import compute, types
+
+    mark, point = re.escape(str(options.thousands)), re.escape(options.decimal or ".")
+    number = rf"^\s*[-+]?(\d{{1,3}}({mark}\d{{3}})+|\d+)({point}\d*)?\s*$"
+    for at, column in enumerate(table.schema):
+        texts = table.column(at)
+        if column.name in options.naming_columns or not types.is_string(column.type):
+            continue
+        if not compute.all(compute.match_substring_regex(texts, number), min_count=1).as_py():
+            continue
+        plain = compute.replace_substring(texts, str(options.thousands), "")
+        plain = compute.replace_substring(plain, options.decimal or ".", ".")
+        plain = compute.replace_substring_regex(plain, r"^\s*\+?|\s*$", "")
+        is_whole = not compute.any(compute.match_substring(plain, ".")).as_py()
+        long_numbers = compute.match_substring_regex(plain, _LONG_NUMBER)
+        for row in compute.indices_nonzero(long_numbers).to_pylist():
+            text = plain[row].as_py()
+            if is_whole and not -(1 << 63) <= int(text) < 1 << 63:
+                raise _make_inexact_error(column.name, row, text)
+            if not is_whole:
+                _refuse_inexact(column.name, row, text)
+        table = table.set_column(at, column.name, plain.cast("int64" if is_whole else "float64"))
+    return table
 
 
 def _check_delimiter(path: str, options: ReadOptions) -> None:
@@ -132,8 +188,8 @@ def _check_delimiter(path: str, options: ReadOptions) -> None:
     Raises:
         ConfigError: If so.
     """
-    with open(path, encoding=_detect_encoding(path), errors="replace", newline="") as file:
-        line = next((line for line in file if line.strip()), "").strip("\r\n")
+    with _open_csv(path, options) as lines:
+        line = next((line for _, line in lines if line.strip()), "").strip("\r\n")
     if line.startswith("[") or '"[' in line:
         raise ConfigError.at(
             f"file {path!r}: must have the names of its columns in the first line, but has a list: "
@@ -148,7 +204,7 @@ def _check_delimiter(path: str, options: ReadOptions) -> None:
     raise ConfigError.at(
         f"file {path!r}: must have columns separated by {used!r}, but its first line is "
         f"{line!r:.60}, with {counts[found]} columns separated by {found!r}. Pass "
-        f"`delimiter`={found!r} to `seqdata write` (and `decimal`=',' where numbers have a comma), "
+        f"`delimiter={found!r}` to `seqdata write` (and `decimal=','` where numbers have a comma), "
         "or convert the file",
         file=path,
     )
@@ -160,7 +216,7 @@ def _detect_encoding(path: str) -> str:
     Raises:
         DecodeError: If it has bytes of zero, as UTF-16 without a mark and binary files do.
     """
-    with open(path, "rb") as file:
+    with open_decompressed(path) as file:
         head = file.read(_HEAD_BYTES)
     for mark, encoding in _BYTE_ORDER_MARKS:
         if head.startswith(mark):
@@ -176,11 +232,12 @@ def _detect_encoding(path: str) -> str:
 
 def _find_csv_line(path: str, row: int, options: ReadOptions) -> int:
     """Return the line of a file, counted from 1, in which a row of its table ends."""
-    with open(path, encoding=_detect_encoding(path), errors="replace", newline="") as file:
-        reader = csv.reader(file, delimiter=options.delimiter or _DELIMITER)
+    with _open_csv(path, options) as lines:
+        numbers, texts = itertools.tee(lines)
+        reader = csv.reader((text for _, text in texts), delimiter=options.delimiter or _DELIMITER)
         rows = (cells for cells in reader if cells)
         next(itertools.islice(rows, row + 1, None), None)  # the first one has the names
-        return reader.line_num
+        return next(itertools.islice(numbers, max(0, reader.line_num - 1), None), (1, ""))[0]
 
 
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -218,7 +275,8 @@ def _read_json_file(path: str, names: Sequence[str]) -> pa.Table:
 
 def _iter_json(path: str) -> Iterator[tuple[Any, int]]:
     """Yield the objects of a file, with numbers as strings, and the line of each."""
-    text = Path(path).read_text("utf-8-sig")
+    with io.TextIOWrapper(open_decompressed(path), "utf-8-sig") as file:
+        text = file.read()
     at, line, counted = 0, 1, 0
     decoder = json.JSONDecoder(parse_int=_Digits, parse_float=_Digits, strict=False)
     while (found := _NOT_BLANK.search(text, at)) is not None:
@@ -286,13 +344,15 @@ def _parse_json(path: str, names: Sequence[str]) -> pa.Table:
     from pyarrow import json as arrow_json
 
     block = arrow_json.ReadOptions(block_size=_BLOCK_BYTES)
-    table = arrow_json.read_json(path, read_options=block)
+    with open_decompressed(path) as file:
+        table = arrow_json.read_json(file, read_options=block)
     types = {name: table.schema.field(name).type for name in names if name in table.column_names}
     dates = [name for name, type_ in types.items() if pa.types.is_timestamp(type_)]
     if not dates:
         return table
     texts = arrow_json.ParseOptions(explicit_schema=pa.schema([(n, pa.string()) for n in dates]))
-    return arrow_json.read_json(path, read_options=block, parse_options=texts)
+    with open_decompressed(path) as file:
+        return arrow_json.read_json(file, read_options=block, parse_options=texts)
 
 
 def _read_each(
@@ -315,8 +375,8 @@ def _read_checked(format_name: str, file: SourceFile, read: Callable[[], Any]) -
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise DecodeError.at(
-            f"file {str(file.path)!r}: cannot be read as {format_name} ({reason}); check it or "
-            "pass `--format`",
+            f"file {str(file.path)!r}: must be {format_name}, but cannot be read as such "
+            f"({reason}). Check it, or name its format (`--format` of `seqdata write`)",
             file=str(file.path),
         ) from error
 
@@ -473,8 +533,8 @@ def _warn_of_number_strings(table: pa.Table, names: Iterable[str]) -> None:
         elif compute.all(compute.match_substring_regex(texts, _OTHER_NUMBER)).as_py():
             warnings.warn(
                 f"table: column {column.name!r} holds strings such as {texts[0].as_py()!r}, which "
-                "are not read as numbers. Pass `decimal`=',' where that is the decimal point, and "
-                "write numbers without separators of thousands",
+                "are not read as numbers. Pass `decimal=','` where that is the decimal point, or "
+                "`thousands=','` where it separates thousands, to `seqdata write`",
                 SeqDataWarning,
                 stacklevel=2,
             )
@@ -506,12 +566,16 @@ def _refuse_inexact(name: str, row: int, text: str | float | list[Any]) -> None:
         for part in text:
             _refuse_inexact(name, row, part)
     elif isinstance(text, str) and not _is_exact(text):
-        raise DecodeError.at(
-            f"table: row {row}, column {name!r} must have numbers that int64 or float64 hold "
-            f"exactly, but has {text:.40}. Write such numbers as text, or in parts",
-            field=name,
-            row=row,
-        )
+        raise _make_inexact_error(name, row, text)
+
+
+def _make_inexact_error(name: str, row: int, text: str) -> DecodeError:
+    return DecodeError.at(
+        f"table: row {row}, column {name!r} must have numbers that int64 or float64 hold "
+        f"exactly, but has {text:.40}. Write such numbers as text, or in parts",
+        field=name,
+        row=row,
+    )
 
 
 def _is_exact(text: str) -> bool:

@@ -27,6 +27,9 @@ def check_autocast(module: nn.Module, device: torch.device | str) -> None:
 
     Raises:
         ConfigError: If the processor has no kernel for the dtype.
+
+    Examples:
+        >>> check_autocast(nn.LSTM(4, 8), "cpu")  # no autocast: nothing to refuse
     """
     if torch.device(device).type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return

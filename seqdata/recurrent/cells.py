@@ -91,6 +91,11 @@ def unwrap_module(module: Any) -> Any:
 
     Args:
         module: A module or callable.
+
+    Examples:
+        >>> layer = nn.Linear(2, 2)
+        >>> unwrap_module(nn.DataParallel(layer)) is layer
+        True
     """
     inner = module
     if isinstance(module, nn.Module):

@@ -75,7 +75,7 @@ def check_continues(
         )  # fmt: skip
     follows = (progress.epoch, progress.number + 1) == (batch.epoch, batch.number)
     ids, offsets = progress.lookup(lanes)
-    is_mismatched = (batch.lengths > 0) & (batch.start > 0)
+    is_mismatched = (batch.lengths > 0) & (batch.start > 0) & ~batch.on_cpu("reset")
     is_mismatched &= (batch.ids != ids) | (batch.start != offsets)
     if not follows or bool(is_mismatched.any()):
         raise _make_error(progress, batch, (lanes, ids, offsets, is_mismatched), table)

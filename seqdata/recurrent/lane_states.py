@@ -113,7 +113,7 @@ class LaneStates:
     def run(
         self, rnn: Recurrent, batch: SequenceBatch, x: str | Tensor, state: Tree | None
     ) -> tuple[Tensor, Tree]:
-        """Run the rows of a batch, each up to its own end; idle and dummy rows are left out.
+        """Run the rows of a batch, each up to its own end; idle and padding rows are dropped.
 
         If all rows are full, this is one call of ``rnn``. Otherwise a module of torch receives
         packed rows, and any other callable is called once for each length.
@@ -143,7 +143,7 @@ class LaneStates:
         return run(cell, batch, x, start if state is None else state, start)
 
     def put(self, batch: SequenceBatch, state: Tree, table: str | None = None) -> None:
-        """Store the state of each row for its lane's next chunk; idle and dummy rows keep theirs.
+        """Store the state of each row for its lane's next chunk; idle and padding rows keep theirs.
 
         Args:
             batch: The batch of ``take``.
@@ -208,7 +208,7 @@ class LaneStates:
                     "lanes: the version of the saved states",
                     f"{STATE_VERSION}",
                     f"{version!r:.60}",
-                    "Resume with the version of seqdata that saved them",
+                    "Resume with the release of seqdata that saved them",
                 )
             )
         saved = state.get("tables")

@@ -116,7 +116,7 @@ def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]
     """Return one saved table of the lanes of all ranks.
 
     Args:
-        saved: A table of each rank. A rank without lanes has a dummy row of another rank's lane:
+        saved: A table of each rank. A rank without lanes has a padding row of another rank's lane:
             if several ranks have a lane, the row that was put back last counts.
         dim: The dimension of rows.
 

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -134,6 +135,8 @@ class ArgumentWriter:
             return value
         if isinstance(value, np.generic):
             return self.to_plain(value.item(), argument)
+        if type(value) is Fraction:
+            return make_call(Fraction, numerator=value.numerator, denominator=value.denominator)
         if isinstance(value, list | tuple):
             items = [self.to_plain(item, argument, annotation) for item in value]
             is_list = isinstance(value, list) or (

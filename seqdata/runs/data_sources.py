@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -10,18 +11,28 @@ from pathlib import Path
 from typing import Any, get_args
 
 from seqdata.code_digest import Description
-from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
+from seqdata.errors import ConfigError, ResumeError, SeqDataError, SeqDataWarning
+from seqdata.fitting.compose import then_transform
+from seqdata.fitting.fit import fit
 from seqdata.fitting.statistics import Statistics
 from seqdata.host import default_host
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.engine import make_engine
 from seqdata.loading.error_log import LOG, ErrorLog
 from seqdata.loading.options import EngineOptions
+from seqdata.logical_types import Categories
 from seqdata.planning.policy import disable_shuffle, group_updates, has_draws
 from seqdata.policies.segments import Segments
 from seqdata.protocols import Policy, Store
-from seqdata.resolve import resolve_collator, resolve_parts, resolve_policy, resolve_store
+from seqdata.resolve import (
+    is_collate_fn,
+    resolve_collator,
+    resolve_parts,
+    resolve_policy,
+    takes_lengths,
+)
 from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy
+from seqdata.runs.source import OpenedSource, open_source, split_source
 from seqdata.sharing import World
 from seqdata.storage.views import View
 
@@ -72,10 +83,13 @@ class DataSources:
         self._options = options
         self._replay_hint = replay_hint
         self._stores: dict[DataKind, list[Store]] = {}
+        self._vocabularies: dict[str, tuple[DataKind, Categories]] = {}
         self._engines: dict[DataKind, list[BaseEngine]] = {}
         self._contexts: dict[DataKind, RunContext] = {}
         self._error_log: ErrorLog | None = None  # of all engines of this process
         self._given_description: Description | None = None
+        self._parts: dict[DataKind, dict[str | None, Store]] = {}
+        self._notes: dict[DataKind, tuple[str, ...]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: without engines, which have threads."""
@@ -105,6 +119,11 @@ class DataSources:
         return self._given_description
 
     @property
+    def notes(self) -> dict[DataKind, tuple[str, ...]]:
+        """Kind -> what was done and noticed when its data was opened."""
+        return dict(self._notes)
+
+    @property
     def prepared_kinds(self) -> list[DataKind]:
         """Kinds whose engines are cached."""
         return list(self._engines)
@@ -115,6 +134,55 @@ class DataSources:
         self._options, self._given_description = options, None
         for kind in self.prepared_kinds:
             self._engines[kind] = self.make_engines(kind, self._contexts[kind])
+
+    def fit_statistics(self) -> bool:
+        """Fit the statistics on the training data, if they are not fitted; return whether it did.
+
+        They are the same bit for bit on every rank: sums are exact.
+        """
+        options = self._options
+        if options.statistics is None or isinstance(options.statistics, Statistics):
+            return False
+        if not options.statistics or options.train is None:
+            return False
+        (store,) = self._get_stores("train")
+        estimators: Any = options.statistics
+        if callable(estimators):
+            estimators = estimators(store)
+        if not estimators:
+            self._options = replace(options, statistics=None)
+            return True
+        fitted = fit(store, estimators, num_workers=options.num_workers, progress=False)
+        self._options = replace(options, statistics=fitted)
+        return True
+
+    def restore_fitted(self, state: Mapping[str, Any]) -> bool:
+        """Use the statistics of a fit that continues; return whether they differ from the fitted.
+
+        Args:
+            state: The saved state.
+
+        Raises:
+            ResumeError: If the saved statistics are damaged.
+        """
+        current = self._options.statistics
+        if STATISTICS not in state or not isinstance(current, Statistics):
+            return False
+        saved = _load_statistics(state)
+        if saved.digest == current.digest:
+            return False
+        warnings.warn(
+            f"resume: the data has the statistics {current.digest}, but the model was trained with "
+            f"{saved.digest}, which it keeps",
+            SeqDataWarning,
+            stacklevel=2,
+        )
+        self.change_options(replace(self._options, statistics=saved))
+        return True
+
+    def get_store(self, kind: DataKind) -> Store | None:
+        """Return the first store of a kind, opened if it is not; None if there is none."""
+        return next(iter(self._get_stores(kind)), None)
 
     def make_statistics_state(self) -> dict[str, Any]:
         """Return the statistics of the training transform as an entry of a state, or no entry."""
@@ -134,13 +202,11 @@ class DataSources:
         """
         if STATISTICS not in state:
             return
-        try:
-            saved = Statistics.from_state_dict(state[STATISTICS])
-        except (ConfigError, AttributeError) as error:
-            raise ResumeError(
-                f"resume: the checkpoint's statistics cannot be read. {error}"
-            ) from error
+        saved = _load_statistics(state)
         options, kinds = self._options, self.prepared_kinds
+        if options.statistics is not None and not isinstance(options.statistics, Statistics):
+            self.change_options(replace(options, statistics=saved))
+            return
         for kind in kinds:
             own = _find_statistics(options, kind)
             if own is not None and own.digest != saved.digest:
@@ -169,6 +235,7 @@ class DataSources:
             error_log=self._get_error_log(context),
             on_plan_ready=default_host().plan_ready,
         )
+        self._check_vocabularies(kind)
         return [
             make_engine(
                 store, self._resolve_policy(kind, context, name),
@@ -178,6 +245,33 @@ class DataSources:
                 self._get_stores(kind), self._options.get_names(kind), strict=True
             )
         ]  # fmt: skip
+
+    def _check_vocabularies(self, kind: DataKind) -> None:
+        """Raise if codes of a field stand for other strings than in data that was opened before.
+
+        Fields that statistics encode are omitted: they go by the strings.
+
+        Raises:
+            ConfigError: If so; the message names both kinds of data, and a string.
+        """
+        encoded = _find_statistics(self._options, kind) or ()
+        chosen = self._options.fields
+        for store in self._get_stores(kind):
+            for name, field in store.fields.items():
+                is_read = chosen is None or name in chosen
+                if not isinstance(field.logical, Categories) or name in encoded or not is_read:
+                    continue
+                first, known = self._vocabularies.setdefault(name, (kind, field.logical))
+                if known == field.logical:
+                    continue
+                pairs = itertools.zip_longest(known.values, field.logical.values)
+                code, both = next((at, pair) for at, pair in enumerate(pairs) if len(set(pair)) > 1)
+                raise ConfigError(
+                    f"datamodule: codes of field {name!r} must stand for the same strings in all "
+                    f"data, but {code} is {both[0]!r} in {first!r} and {both[1]!r} in {kind!r}. "
+                    f"Pass statistics={{{name!r}: Vocabulary()}}, which encodes the strings, leave "
+                    "the field out by `fields`, or split one table"
+                )
 
     def make_replay_engine(
         self, kind: DataKind, name: str | None, context: RunContext
@@ -212,6 +306,13 @@ class DataSources:
         )
         return replace(engine_options, replay_hint=hint, name=_make_loader_name(kind, name))
 
+    def find_policy(self, kind: DataKind) -> Policy:
+        """Return the policy of the first location of an evaluation."""
+        options = self._options
+        name = next(iter(options.get_names(kind)), None)
+        batching = options.batching if options.eval_batching is None else options.eval_batching
+        return choose_eval_policy(resolve_policy(batching), kind, name)
+
     def _resolve_policy(self, kind: DataKind, context: RunContext, name: str | None) -> Policy:
         options, is_evaluation = self._options, kind != "train"
         batching = options.batching
@@ -239,6 +340,9 @@ class DataSources:
         transform = options.transform
         if kind != "train" and options.eval_transform is not None:
             transform = options.eval_transform
+        if options.statistics is not None and self._get_stores(kind):
+            store = self._get_stores(kind)[0]
+            transform = then_transform(options.statistics, transform, store.fields)
         world = context.world
         if kind != "train":  # rows are not split in time
             world = World(world.rank, world.size)
@@ -284,22 +388,64 @@ class DataSources:
 
     def _get_stores(self, kind: DataKind) -> list[Store]:
         if kind not in self._stores:
-            options = self._options
-            self._stores[kind] = [
-                self._open(kind, location, lengths)
-                for location, lengths in zip(
-                    options.get_locations(kind), options.get_lengths(kind), strict=True
-                )
-            ]
+            options, part = self._options, self._options.find_part(kind)
+            opened = self._split()[part] if part is not None else self._open_kind(kind)
+            locations = options.get_locations(kind)
+            if kind == "train" and locations and isinstance(locations[0], Mapping):
+                policy, as_items = resolve_policy(options.batching), is_collate_fn(options.collator)
+                parts = {str(name): part for name, part in opened.items()}
+                self._stores[kind] = [resolve_parts(parts, policy, as_items=as_items)]
+            else:
+                self._stores[kind] = list(opened.values())
         return self._stores[kind]
 
-    def _open(self, kind: DataKind, location: Any, lengths: Any) -> Store:
-        """Open one location; the named locations of a mixture are opened as one store."""
-        names = self._options.fields
-        if kind == "train" and isinstance(location, Mapping):
-            policy = resolve_policy(self._options.batching)
-            return resolve_parts(location, policy, lengths=lengths, names=names)
-        return resolve_store(location, lengths=lengths, names=names)
+    def _split(self) -> Mapping[DataKind, dict[str | None, Store]]:
+        """Return the parts of the split source: kind -> name -> store."""
+        if not self._parts:
+            sources = self._open_kind("train")
+            split_sources = {
+                name: split_source(self._options, store) for name, store in sources.items()
+            }
+            for kind in self._options.split_parts:
+                self._parts[kind] = {name: parts[kind] for name, parts in split_sources.items()}
+        return self._parts
+
+    def _open_kind(self, kind: DataKind) -> dict[str | None, Store]:
+        """Open the locations of a kind: name -> store; of one location without a name, by None."""
+        options = self._options
+        locations, lengths = options.get_locations(kind), options.get_lengths(kind)
+        names = options.get_names(kind)
+        if kind == "train" and locations and isinstance(locations[0], Mapping):
+            parts, given = locations[0], lengths[0]
+            names, locations = list(parts), list(parts.values())
+            lengths = [given.get(name) if isinstance(given, Mapping) else given for name in names]
+        found: dict[str | None, Store] = {}
+        notes: list[str] = []
+        for name, location, own_lengths in zip(names, locations, lengths, strict=True):
+            source = self._open(name, location, own_lengths)
+            found[name] = source.store
+            notes += [note if name is None else f"{name}: {note}" for note in source.notes]
+        self._notes[kind] = tuple(notes)
+        return found
+
+    def _open(self, name: str | None, location: Any, lengths: Any) -> OpenedSource:
+        """Open one location; an error names the part of a mixture."""
+        as_items = is_collate_fn(self._options.collator)
+        if callable(lengths) and not takes_lengths(location, as_items=as_items):
+            lengths = None
+        try:
+            return open_source(self._options, location, lengths)
+        except SeqDataError as error:
+            if name is None:
+                raise
+            raise type(error).at(f"data: part {name!r}: {error}", **error.details) from error
+
+
+def _load_statistics(state: Mapping[str, Any]) -> Statistics:
+    try:
+        return Statistics.from_state_dict(state[STATISTICS])
+    except (ConfigError, AttributeError) as error:
+        raise ResumeError(f"resume: the checkpoint's statistics cannot be read. {error}") from error
 
 
 def _find_statistics(options: DataOptions, kind: DataKind) -> Statistics | None:
@@ -308,6 +454,8 @@ def _find_statistics(options: DataOptions, kind: DataKind) -> Statistics | None:
     They are the attribute ``statistics`` of the transform, which ``Statistics.transform()`` has and
     a function around it may have.
     """
+    if isinstance(options.statistics, Statistics):
+        return options.statistics
     found = getattr(_find_transform(options, kind), "statistics", None)
     return found if isinstance(found, Statistics) else None
 
@@ -318,7 +466,7 @@ def _find_transform(options: DataOptions, kind: DataKind) -> Any:
     if options.transform is not None:
         return options.transform
     for location in options.get_locations(kind):
-        parts = location.values() if isinstance(location, Mapping) else [location]
+        parts: Any = location.values() if isinstance(location, Mapping) else [location]
         for part in parts:  # the parts of a mixture carry the same transform
             carried = part.measured_transform if isinstance(part, View) else None
             if carried is not None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from seqdata.api import open_store
 from seqdata.errors import ConfigError, must_be
+from seqdata.linked_axes import Axis
 from seqdata.loading.measure_lengths import TransformedRows
 from seqdata.protocols import Store, Transform
 from seqdata.resolve import STORE_MEMBERS, are_locations, is_location, is_map_style, resolve_store
@@ -28,7 +29,14 @@ from seqdata.storage.concat import ConcatStore, concat_stores
 from seqdata.storage.remote.urls import redact_secrets
 from seqdata.storage.selection import MeasuredTransform
 from seqdata.storage.span_store import SpanStore
-from seqdata.storage.views import SequenceStore, View, as_sequence_store, take, with_transform
+from seqdata.storage.views import (
+    SequenceStore,
+    View,
+    as_sequence_store,
+    link_axes,
+    take,
+    with_transform,
+)
 
 _OWNER = "a view has arrays that"
 
@@ -42,6 +50,7 @@ def open_view(
     arrays: str | None = None,
     transform: Transform | None = None,
     axis: str | None = None,
+    linked_axes: Mapping[str, Mapping[str, Any]] | None = None,
     owner: str = _OWNER,
 ) -> Store:
     """Open a view as a run file describes it.
@@ -55,6 +64,7 @@ def open_view(
             of the results of the transform.
         transform: The transform that the view carries.
         axis: The axis whose lengths the transform changes.
+        linked_axes: Axis -> the arguments of its ``Axis``; None: those of the base.
         owner: Beginning of messages about the arrays.
 
     Raises:
@@ -68,6 +78,9 @@ def open_view(
         view = take(base, content["numbers"] if first is None else np.arange(first, stop))
     if names is not None:
         view = view.select(*names.values()).rename({old: new for new, old in names.items()})
+    if linked_axes is not None:
+        clocks = {name: Axis(**clock) for name, clock in linked_axes.items()}
+        view = link_axes(view, clocks)
     if transform is None:
         return view
     carried = MeasuredTransform(transform, str(axis), content["lengths"], TransformedRows)
@@ -131,6 +144,9 @@ def _view_to_plain(view: View, argument: str, writer: ArgumentWriter) -> Any:
         raise NotReplayableError(f"a view of {len(view)} sequences, more than {MOST_NUMBERS}")
     call = make_call(open_view, base=base)
     arguments, arrays = call[INIT_ARGS], dict[str, NDArray[Any]]()
+    if view.own_linked_axes is not None:
+        linked = view.own_linked_axes.items()
+        arguments["linked_axes"] = {axis: clock.to_plain() for axis, clock in linked}
     if view.names is not None:
         arguments["names"] = dict(view.names)
     numbers, measured_transform = view.numbers, view.measured_transform

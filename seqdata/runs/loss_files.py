@@ -261,7 +261,7 @@ class LossFiles:
             if payload is None:
                 is_damaged = match is not None and size <= rest
                 damage = "is damaged" if is_damaged else "ends within a block"
-                self.problems[f"{path} {damage}: block {expected} is left out."] = None
+                self.problems[f"{path} {damage}: block {expected} is dropped."] = None
                 if not is_damaged:
                     return
             else:

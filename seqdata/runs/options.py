@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from seqdata.arguments import to_plain
 from seqdata.code_digest import Description, describe_code
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError, did_you_mean, must_be
+from seqdata.fitting.field_chunk import Estimator
+from seqdata.fitting.statistics import Statistics
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
 from seqdata.loading.options import LoaderOptions, OnChanged, check_on_changed
 from seqdata.planning.build import describe_policy
 from seqdata.planning.policy import as_policy, find_base_policy
 from seqdata.protocols import Policy, Store, Transform
-from seqdata.resolve import is_map_style
+from seqdata.readers.missing import Missing
+from seqdata.resolve import are_locations, is_collate_fn, takes_lengths
 from seqdata.storage.dataset import MapStyle
+from seqdata.storage.linking import split_clocks
 
 Location = str | Path | Store | MapStyle | Iterable[Any]
 """A path, an opened store or view, sequences in memory, or a torch Dataset."""
@@ -24,9 +29,15 @@ Locations = Location | Mapping[str, Location]
 """A location, or name -> location: for ``train`` the parts of a mixture, else one loader each."""
 
 _COMPARED = (
-    "batches_per_update", "fields", "as_tuple", "as_dict", "dtype", "check_values", "shift", "tail",
-    "on_error", "max_errors", "on_changed",
+    "batches_per_update", "rates", "axes", "whole", "fields", "as_tuple", "as_dict", "dtype",
+    "check_values", "padding", "shift", "sort_within_batch", "tail",
+    "on_error", "max_errors", "on_changed", "group", "order", "id", "backend", "split", "rename",
+    "missing",
 )  # fmt: skip
+SPLIT_OPTIONS = ("seed", "by", "exact", "stratify", "along", "context", "unit")
+"""Arguments of ``seqdata.split`` that the ``split`` of a DataModule may have next to its parts."""
+StatisticsFor = Callable[[Store], Mapping[str, Estimator]]
+"""``statistics(store) -> {field: estimator}``, of the training data."""
 Shift = int | Mapping[str, int]
 DataKind = Literal["train", "val", "test", "predict"]
 
@@ -47,9 +58,21 @@ class DataOptions(LoaderOptions):
     eval_batching: Policy | str | None = None
     batches_per_update: int | None = None
     lengths: Any = None
+    rates: Mapping[str, Any] | None = None
+    axes: Mapping[str, Any] | None = None
     eval_transform: Transform | None = None
     max_errors: int = MAX_ERRORS
     on_changed: OnChanged = "error"
+    group: str | None = None
+    order: str | None = None
+    id: str | None = None
+    backend: Any = None
+    split: Mapping[str, Any] | None = None
+    statistics: Statistics | Mapping[str, Estimator] | StatisticsFor | None = None
+    where: Mapping[str, Any] | Callable[[Any], bool] | None = None
+    rename: Mapping[str, str] | None = None
+    prepare: Callable[[Store], Any] | None = None
+    missing: Missing | None = None
 
     def describe(self) -> Description:
         """Describe the options that ranks compare and that engines do not describe."""
@@ -61,22 +84,34 @@ class DataOptions(LoaderOptions):
             value = tuple(value) if isinstance(value, list) else value
             is_plain = isinstance(value, str | int | None)
             description.fixed[name] = value if is_plain else repr(value)
-        for name in ("transform", "eval_transform", "collator"):
+        for name in ("transform", "eval_transform", "collator", "as_batch", "where", "prepare"):
             value = getattr(self, name)
             if callable(value):
                 described = describe_code(name, value)
                 description.fixed.update(described.fixed)
                 description.changing.update(described.changing)
             else:
-                description.fixed[name] = value  # None, or a name
+                is_mapping = isinstance(value, Mapping)
+                description.fixed[name] = repr(value) if is_mapping else value  # None, or a name
+        if isinstance(self.statistics, Statistics):
+            description.fixed["statistics"] = self.statistics.digest
+        else:
+            description.fixed["statistics"] = repr(self.statistics)
         for kind in get_args(DataKind):
             description.fixed[f"names of {kind}"] = repr(self.get_names(kind))
         return description
 
     def __post_init__(self) -> None:
+        for name in ("rates", "axes", "lengths", "split", "where", "rename"):
+            object.__setattr__(self, name, to_plain(getattr(self, name)))
+        for kind in get_args(DataKind):
+            object.__setattr__(self, kind, _to_plain_locations(getattr(self, kind)))
         check_on_changed(self.on_changed, "datamodule")
         self._check_numbers()
         self._check_lengths()
+        self._check_split()
+        self._check_statistics()
+        split_clocks(self.rates, self.axes)  # raises
         ErrorLog(self.max_errors)  # raises
         LoaderOptions.__post_init__(self)
         if isinstance(self.train, Mapping):
@@ -119,9 +154,79 @@ class DataOptions(LoaderOptions):
                 "is passed as."
             )
 
+    @property
+    def split_parts(self) -> dict[DataKind, Any]:
+        """Kind -> its fraction or range of the training source; empty without a split."""
+        split = self.split or {}
+        return {kind: split[kind] for kind in get_args(DataKind) if kind in split}
+
+    @property
+    def split_options(self) -> dict[str, Any]:
+        """Arguments of ``seqdata.split`` besides the parts."""
+        return {name: value for name, value in (self.split or {}).items() if name in SPLIT_OPTIONS}
+
+    def find_part(self, kind: DataKind) -> DataKind | None:
+        """Return the part of the split that is the data of a kind; None if it has its own."""
+        if getattr(self, kind) is not None and kind != "train":
+            return None
+        parts = self.split_parts
+        order: tuple[DataKind, ...] = ("predict", "test", "val") if kind == "predict" else (kind,)
+        return next((part for part in order if part in parts), None)
+
+    def get_given(self, kind: DataKind) -> Locations | None:
+        """Return the locations of a kind: of the source that is split, or its own."""
+        given: Locations | None = getattr(self, kind)
+        return given if self.find_part(kind) is None else self.train
+
+    def _check_split(self) -> None:
+        if self.split is None:
+            return
+        kinds = get_args(DataKind)
+        if not isinstance(self.split, Mapping) or "train" not in self.split:
+            example = "Write e.g. {'train': 0.8, 'val': 0.2}"
+            raise ConfigError(
+                must_be("datamodule: `split`", "parts with 'train'", repr(self.split), example)
+            )
+        for name in self.split:
+            if name not in (*kinds, *SPLIT_OPTIONS):
+                known = (*kinds, *SPLIT_OPTIONS)
+                hint = did_you_mean(str(name), known)
+                raise ConfigError(
+                    f"datamodule: `split` has the parts {', '.join(kinds)} and the options "
+                    f"{', '.join(SPLIT_OPTIONS)}, but {name!r} is given"
+                    f"{'; ' + hint if hint else ''}. Leave it out"
+                )
+        if self.train is None:
+            raise ConfigError(
+                "datamodule: `split` splits `train`, but it is None. Pass the source as `train`"
+            )
+        for kind in kinds[1:]:
+            if kind in self.split and getattr(self, kind) is not None:
+                raise ConfigError(
+                    f"datamodule: `{kind}` is given, and `split` has a part {kind!r}. Leave one of "
+                    "them out"
+                )
+
+    def _check_statistics(self) -> None:
+        value = self.statistics
+        if value is None or isinstance(value, Statistics) or callable(value):
+            return
+        if not isinstance(value, Mapping) or not all(
+            hasattr(estimator, "start") and not isinstance(estimator, type)
+            for estimator in value.values()
+        ):
+            raise ConfigError(
+                must_be(
+                    "datamodule: `statistics`",
+                    "field -> estimator, or what `fit` returned",
+                    f"{value!r:.200}",
+                    "Write e.g. {'x': MeanStd()}",
+                )
+            )
+
     def get_locations(self, kind: DataKind) -> list[Location]:
         """Return the locations of a kind, in the order of their loaders; a mixture is one."""
-        kind_locations: Locations | None = getattr(self, kind)
+        kind_locations = self.get_given(kind)
         if kind_locations is None:
             return []
         if isinstance(kind_locations, Mapping) and kind != "train":
@@ -130,7 +235,7 @@ class DataOptions(LoaderOptions):
 
     def get_names(self, kind: DataKind) -> list[str | None]:
         """Return the name of each location of a kind, in their order; None if it has no name."""
-        kind_locations: Locations | None = getattr(self, kind)
+        kind_locations = self.get_given(kind)
         if isinstance(kind_locations, Mapping) and kind != "train":
             return list(kind_locations)
         return [None] * len(self.get_locations(kind))
@@ -142,9 +247,14 @@ class DataOptions(LoaderOptions):
             ConfigError: If the names of lengths and locations differ.
         """
         locations, given_lengths = self.get_locations(kind), self.lengths
+        if self.find_part(kind) is not None:
+            kind = "train"
         if callable(given_lengths):
+            as_items = is_collate_fn(self.collator)
             return [
-                given_lengths if is_map_style(location) or isinstance(location, Mapping) else None
+                given_lengths
+                if isinstance(location, Mapping) or takes_lengths(location, as_items=as_items)
+                else None
                 for location in locations
             ]
         if isinstance(given_lengths, Mapping):
@@ -153,7 +263,7 @@ class DataOptions(LoaderOptions):
             given_lengths = None
         if given_lengths is None or not self.is_named(kind):
             return [given_lengths] * len(locations)
-        names = getattr(self, kind)
+        names: Any = self.get_given(kind)
         if not isinstance(given_lengths, Mapping) or not given_lengths.keys() <= names.keys():
             raise ConfigError(
                 f"datamodule: `lengths` of {kind!r} must be by name, as its locations are "
@@ -163,7 +273,14 @@ class DataOptions(LoaderOptions):
 
     def is_named(self, kind: DataKind) -> bool:
         """Return whether a kind has named locations, and so a list of loaders."""
-        return kind != "train" and isinstance(getattr(self, kind), Mapping)
+        return kind != "train" and isinstance(self.get_given(kind), Mapping)
+
+
+def _to_plain_locations(given: Any) -> Any:
+    """Return named locations as a dict, and several locations as a list."""
+    if isinstance(given, Mapping):
+        return {name: _to_plain_locations(location) for name, location in given.items()}
+    return to_plain(given) if are_locations(given) else given
 
 
 def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Policy:

@@ -55,7 +55,7 @@ def open_replay(
         path: Path of the run file.
         request: The batch.
         kind: ``train``, ``val``, ``test`` or ``predict``.
-        name: Name of the data set, if there are several of that kind.
+        name: Name of the dataset, if there are several of that kind.
         backend: Name of the backend that opens the data; None: detected from the location.
 
     Raises:

@@ -19,7 +19,6 @@ from typing import Any, Self, get_args
 import yaml
 
 from seqdata.errors import ConfigError, LimitError, must_be
-from seqdata.protocols import Store
 from seqdata.runs.class_paths import (
     INIT_ARGS,
     ArgumentReader,
@@ -48,13 +47,25 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BEGIN, _END = "# /// seqdata-run", "# ///"
 _RECORD = re.compile(rf"^{_BEGIN}\n((?:# .*\n)*?){_END}$", re.MULTILINE)
 _KINDS: tuple[DataKind, ...] = get_args(DataKind)
-_IMPORTED = ("transform", "eval_transform", "collator")  # a function is written as its path
+_IMPORTED = (
+    "transform",
+    "eval_transform",
+    "collator",
+    "as_batch",
+)  # a function is written as its path
 _HEADER = (
     "# Written by seqdata when a fit began. Make one of its batches again with\n"
     "#   seqdata replay {name} --epoch EPOCH --batch BATCH\n"
     "# LightningCLI takes its arguments: python train.py fit --config {name}\n"
     "# It names code that is then imported: trust it as you trust code.\n"
 )
+_ADDED = (
+    "group", "order", "id", "backend", "split", "statistics", "where", "rename", "prepare",
+    "missing", "rates", "axes", "whole", "as_batch", "padding",
+    "sort_within_batch", "collate_fn",
+)  # fmt: skip
+"""Arguments that run files of earlier releases lack: they were None."""
+_OPENED_WITH = ("group", "order", "missing", "id", "backend")
 _REPLAY_OVERRIDES = {"num_workers": 0, "prefetch": 0}
 """Arguments that differ in a replay: one batch needs neither workers nor threads."""
 
@@ -224,11 +235,19 @@ class RunFile:
 
     def list_locations(self, kind: DataKind) -> dict[str, Any]:
         """Return the locations of a kind as plain data, by argument, such as ``val.english``."""
-        plain = self.data.get(kind)
+        argument = self.find_argument(kind)
+        plain = self.data.get(argument)
         if plain is None:
             return {}
         named = plain.items() if _is_named(plain) else ()
-        return {f"{kind}.{name}": part for name, part in named} or {kind: plain}
+        return {f"{argument}.{name}": part for name, part in named} or {argument: plain}
+
+    def find_argument(self, kind: DataKind) -> DataKind:
+        """Return the argument that has the locations of a kind: ``train`` for a part of a split."""
+        split = self.data.get("split") or {}
+        parts = ("predict", "test", "val") if kind == "predict" else (kind,)
+        is_part = self.data.get(kind) is None and any(part in split for part in parts)
+        return "train" if is_part else kind
 
     def list_store_paths(self, kind: DataKind) -> list[str]:
         """Return the paths of a kind's stores, in order."""
@@ -262,18 +281,21 @@ class RunFile:
         """
         reader = self.make_reader(path)
         values: dict[str, Any] = dict.fromkeys(_KINDS)
-        argument = kind if name is None else f"{kind}.{name}"
-        location = _choose_location(self.data.get(kind), kind, name, path)
-        if kind == "train" and _is_named(location):
-            values[kind] = {  # the parts of a mixture
+        place = self.find_argument(kind)  # the argument that has the locations
+        argument = place if name is None else f"{place}.{name}"
+        location = _choose_location(self.data.get(place), place, name, path)
+        if place == "train" and _is_named(location):
+            values[place] = {  # the parts of a mixture
                 part: self.open_location(plain, f"train.{part}", reader, backend)
                 for part, plain in location.items()
             }
         else:
             store = self.open_location(location, argument, reader, backend)
-            values[kind] = store if name is None else {name: store}
+            values[place] = store if name is None else {name: store}
         for option in _list_options():
             if option.name in values:
+                continue
+            if option.name not in self.data and option.name in _ADDED:
                 continue
             if option.name not in self.data:
                 raise ConfigError(
@@ -293,14 +315,17 @@ class RunFile:
 
     def open_location(
         self, plain: Any, argument: str, reader: ArgumentReader, backend: str | None
-    ) -> Store:
-        """Open a location of the file.
+    ) -> Any:
+        """Open a location of the file; one that is opened with arguments of the file is a path.
 
         Raises:
             ConfigError: If it could not be saved.
             DataError: If the data is incomplete.
         """
         self._check_replayable(argument, reader.file)
+        is_opened_later = any(self.data.get(name) is not None for name in _OPENED_WITH)
+        if is_opened_later and backend is None and not isinstance(plain, Mapping):
+            return plain  # a path, opened with these arguments
         return location_from_plain(plain, argument, reader, backend)
 
     def _check_replayable(self, argument: str, file: str) -> None:

@@ -72,7 +72,7 @@ class RunRecord:
 
         Args:
             kind: Kind of the data.
-            name: Name of the data set, if there are several.
+            name: Name of the dataset, if there are several.
             epoch: Epoch of the plan.
             batch: Index of the batch in the plan.
         """

@@ -92,7 +92,7 @@ def check_spans(
         number, start, stop = spans[at].tolist()
         raise ConfigError(
             f"{layout.location}: sequence {layout.locate(number).sequence}, field {name!r}: "
-            f"timesteps must be in 0..{lengths[at]}, but {start}..{stop} were requested. Was the "
-            "plan made for other data?"
+            f"timesteps must be in 0..{lengths[at]}, but {start}..{stop} were requested. Use a "
+            "plan that was made for this data."
         )
     return lengths

@@ -7,19 +7,30 @@ are written. Nothing is copied if NumPy can use Arrow's buffers directly.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import DecodeError
+from seqdata.errors import DecodeError, SeqDataWarning
+from seqdata.logical_types import Categories, LogicalType
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.decoded_source import DecodedColumn
 from seqdata.storage.fields import kind_of
 from seqdata.storage.limits import check_size, make_damage_error
+from seqdata.storage.logical_values import (
+    EncodedColumn,
+    convert_values,
+    encode_arrow,
+    find_logical_type,
+    holds_strings,
+    view_integers,
+)
+from seqdata.storage.packing import FieldMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +46,8 @@ class ColumnType:
         ragged: Whether a cell is a list of timesteps.
         nested: Whether timesteps are lists, whose width only the data determines.
         plain: Whether the buffers can be used directly.
+        logical: What the integers of dates and durations stand for.
+        has_categories: Whether timesteps are strings, whose vocabulary only the data determines.
     """
 
     dtype: str
@@ -42,6 +55,8 @@ class ColumnType:
     ragged: bool = False
     nested: bool = False
     plain: bool = True
+    logical: LogicalType | None = None
+    has_categories: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -72,8 +87,9 @@ class TableLocation(DataLocation):
         return f"{self.dataset}: column {self.field!r}"
 
 
-Values = NDArray[Any] | list[Any] | DecodedColumn
-"""Values by row: numbers, or arrays of one shape; strings or bytes; or lists of any length."""
+Values = NDArray[Any] | list[Any] | DecodedColumn | EncodedColumn
+"""Values by row: numbers, or arrays of one shape; strings or bytes; or lists of any length; or
+integers with a logical type, one or a list of any length per row."""
 
 
 def infer_column_type(type_: pa.DataType) -> ColumnType | None:
@@ -97,6 +113,8 @@ def infer_column_type(type_: pa.DataType) -> ColumnType | None:
         return ColumnType("bytes", plain=False)
     if _is_ragged(type_):
         inner = type_.value_type
+        if holds_strings(inner):
+            return ColumnType("int32", ragged=True, plain=False, has_categories=True)
         nested = _is_ragged(inner)
         cell = _infer_number_type(inner.value_type if nested else inner)
         return None if cell is None else replace(cell, ragged=True, nested=nested)
@@ -133,7 +151,16 @@ def _infer_number_type(type_: pa.DataType) -> ColumnType | None:
         return ColumnType("bool", plain=False)  # bits
     if types.is_integer(type_) or types.is_floating(type_):
         return ColumnType(np.dtype(type_.to_pandas_dtype()).name)
-    return None
+    logical = find_logical_type(type_)
+    if logical is None:
+        return None
+    return ColumnType("int64", plain=type_.bit_width == 64, logical=logical)
+
+
+def has_string_lists(type_: pa.DataType) -> bool:
+    """Return whether a type is of lists of strings, or of codes of them."""
+    column_type = infer_column_type(type_)
+    return column_type is not None and column_type.has_categories
 
 
 def is_untyped_list(type_: pa.DataType) -> bool:
@@ -201,13 +228,16 @@ def _drop_views(column: Any) -> Any:
     return column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column
 
 
-def convert_column(name: str, column: pa.Array, first_row: int = 0) -> Values | None:
+def convert_column(
+    name: str, column: pa.Array, first_row: int = 0, categories: Categories | None = None
+) -> Values | None:
     """Return the values of a column of a table in memory; None if they cannot be a field.
 
     Args:
         name: The name of the column.
         column: The column, or a part of it.
         first_row: The index of its first row in the table, for messages.
+        categories: The vocabulary of a column of lists of strings; None: that of ``column``.
 
     Raises:
         DecodeError: If a value is missing, or text is not UTF-8.
@@ -216,8 +246,14 @@ def convert_column(name: str, column: pa.Array, first_row: int = 0) -> Values | 
     if column_type is None:
         return None
     location = TableLocation(dataset="table", field=name, first_row=first_row)
+    if column.null_count and is_float(column.type):
+        column = _keep_nan(name, column, first_row)
+    if column_type.has_categories:
+        return encode_lists(location, column, categories)
     if not column_type.is_text:
         decoded = decode_column(location, column, column_type)
+        if column_type.logical is not None:
+            return EncodedColumn(decoded.values, decoded.offsets, column_type.logical)
         return decoded.values if decoded.offsets is None else decoded
     column = _unwrap(location, column)
     refuse_nulls(location, column)
@@ -228,6 +264,101 @@ def convert_column(name: str, column: pa.Array, first_row: int = 0) -> Values | 
             DecodeError, f"must hold text in UTF-8, but does not ({error}). Convert it"
         ) from error
     return texts
+
+
+def is_float(type_: pa.DataType) -> bool:
+    """Return whether a type is of floats, which have NaN for a missing value."""
+    from pyarrow import types
+
+    return bool(types.is_floating(type_))
+
+
+def _keep_nan(name: str, column: pa.Array, first_row: int) -> pa.Array:
+    """Return a column of floats whose nulls are NaN, with a warning."""
+    is_null = column.is_null()
+    first = first_row + int(np.flatnonzero(is_null.to_numpy(zero_copy_only=False))[0])
+    warn_of_missing(name, column.null_count, first_row + len(column), first)
+    return column.fill_null(np.nan)
+
+
+def warn_of_missing(name: str, count: int, rows: int, first: int) -> None:
+    """Warn that missing values of a column are NaN.
+
+    Args:
+        name: The column.
+        count: The number of missing values.
+        rows: The number of rows that were looked at.
+        first: The first row that lacks its value.
+    """
+    warnings.warn(
+        f"table: column {name!r} lacks {count} of {rows} values, the first in row {first}: they "
+        "are NaN. With `group`, `missing` says what they are: 'nan', 'drop', 'error', or a number",
+        SeqDataWarning,
+        stacklevel=2,
+    )
+
+
+def count_strings(location: DataLocation, column: pa.Array, found: dict[str, None]) -> None:
+    """Add the strings of a column of lists that are not among ``found`` to it, in their order.
+
+    Raises:
+        DecodeError: If one is missing.
+    """
+    encoded = encode_lists(location, column)
+    codes, first = np.unique(encoded.values, return_index=True)
+    values = cast(Categories, encoded.logical).values
+    found.update((values[code], None) for code in codes[np.argsort(first)].tolist())
+
+
+def find_vocabularies(columns: Iterable[tuple[str, int, pa.Array]]) -> dict[str, Categories]:
+    """Return the vocabulary of each column of lists of strings, in order of appearance.
+
+    Args:
+        columns: Name, the index of the first row, and a part of a column, in order.
+
+    Raises:
+        DecodeError: If a string is missing.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for name, first_row, column in columns:
+        column_type = infer_column_type(column.type)
+        if column_type is not None and column_type.has_categories:
+            location = TableLocation(dataset="table", field=name, first_row=first_row)
+            count_strings(location, column, found.setdefault(name, {}))
+    return {name: Categories(tuple(values)) for name, values in found.items()}
+
+
+def encode_lists(
+    location: DataLocation, column: pa.Array, categories: Categories | None = None
+) -> EncodedColumn:
+    """Return the codes of a column of lists of strings.
+
+    Args:
+        location: The column, for messages.
+        column: Lists of strings, or of codes of them.
+        categories: The vocabulary; None: the strings of the column, in order of appearance.
+
+    Raises:
+        DecodeError: If a value is missing, or no string of the vocabulary.
+    """
+    import pyarrow as pa
+
+    column = _unwrap(location, column)
+    refuse_nulls(location, column)
+    offsets = read_list_offsets(location, column)
+    inner = column.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    offsets = offsets - offsets[0]
+    refuse_nulls(location, inner, offsets)
+    if pa.types.is_dictionary(inner.type):
+        inner.validate(full=True)
+    try:
+        encoded = encode_arrow(inner)
+        if encoded is None:
+            raise TypeError(f"strings of type {inner.type}")
+        values = encoded.values if categories is None else convert_values(encoded, categories)
+    except FieldMismatch as mismatch:
+        raise location.make_error(DecodeError, str(mismatch)) from mismatch
+    return EncodedColumn(values, offsets, categories or encoded.logical)
 
 
 def decode_column(
@@ -246,6 +377,9 @@ def decode_column(
             column and row.
         CorruptShardError: If the offsets are invalid, or a width is not the one that was counted.
     """
+    if column_type.has_categories:
+        encoded = encode_lists(location, array, cast(Categories, column_type.logical))
+        return DecodedColumn(encoded.values, encoded.offsets)
     array = _unwrap(location, array)
     refuse_nulls(location, array)
     if column_type.is_text:
@@ -402,6 +536,8 @@ def _decode_numbers(
         inner = array.values.slice(array.offset * size, len(array) * size)
         flat = _decode_numbers(location, inner, None if offsets is None else offsets * size)
         return flat.reshape(len(array), size, *flat.shape[1:])
+    if find_logical_type(array.type) is not None:
+        return view_integers(array)
     found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return found
 

@@ -286,7 +286,7 @@ class BufferSource:
                 raise ConfigError(
                     f"{layout.location}: sequence {layout.locate(number).sequence}, field "
                     f"{self.name!r}: timesteps must be in 0..{length}, but {start}..{stop} were "
-                    "requested. Was the plan made for other data?"
+                    "requested. Use a plan that was made for this data."
                 )
             needed = f"have {length * width // self.extent_bytes} {unit_name}"
             details = {"expected": length, "found": (last - first) * self.extent_bytes // width}
@@ -495,6 +495,8 @@ class IndexedValues:
             source: The source of their bytes.
         """
         stored_values = [array.astype(np.dtype(field.dtype)) for array in values]
+        for array in stored_values:
+            array.flags.writeable = False  # pieces are views of it
         checked = None if source.checksums is None else source
         return cls(
             BufferSource.from_arrays(name, field, layout, stored_values),

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.capabilities import get_base_keys
+from seqdata.capabilities import get_axis_starts, get_base_keys, get_linked_axes
 from seqdata.errors import ConfigError
 from seqdata.index import ConcatLengths
+from seqdata.linked_axes import Axis
 from seqdata.protocols import Field, Store, SupportsObserver, SupportsPrefetch
 from seqdata.storage.data_location import DataLocation
+from seqdata.storage.dataset import DatasetStore
+from seqdata.storage.dataset_items import OpaqueItem
 from seqdata.storage.fields import default_axis, make_unknown_name_error
 from seqdata.storage.hashing import hash_texts
 from seqdata.storage.ids import name_sequences
@@ -86,6 +89,28 @@ class ConcatStore(SequenceStore):
         return self._lengths_of
 
     @property
+    def linked_axes(self) -> Mapping[str, Axis]:
+        """Axis -> its clock, of the axes that have the same one in all stores."""
+        first, *others = map(get_linked_axes, self._stores)
+        return {
+            name: clock
+            for name, clock in first.items()
+            if name in self._lengths_of and all(other.get(name) == clock for other in others)
+        }
+
+    def axis_starts(self, axis: str) -> NDArray[np.int64] | None:
+        """Return the first timestep of each sequence in its recording; None: all begin at 0."""
+        found = [get_axis_starts(store, axis) for store in self._stores]
+        if all(starts is None for starts in found):
+            return None
+        return np.concatenate(
+            [
+                np.zeros(len(store), dtype=np.int64) if starts is None else starts
+                for store, starts in zip(self._stores, found, strict=True)
+            ]
+        )
+
+    @property
     def shards(self) -> Sequence[str]:
         """Names of the storage files of all stores."""
         return list(itertools.chain.from_iterable(part.shards for part in self._stores))
@@ -106,7 +131,7 @@ class ConcatStore(SequenceStore):
 
     def _read_keys(self, sequence_numbers: NDArray[np.int64]) -> list[str]:
         found: list[str] = [""] * len(sequence_numbers)
-        for number, rows, local in self._split_by_store(sequence_numbers):
+        for number, rows, local in self.split_by_store(sequence_numbers):
             store = self._stores[number]
             has_ids = self._find_stores_with_ids()[number]
             keys = (
@@ -121,13 +146,15 @@ class ConcatStore(SequenceStore):
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
         """Return the bytes of ids or of a field of strings; see ``SupportsRawTexts``."""
         raws, order = [], []
-        for number, rows, local in self._split_by_store(numbers):
+        for number, rows, local in self.split_by_store(numbers):
             order.append(rows)
             store = self._stores[number]
             base = store.base if isinstance(store, View) else store
             base_numbers = store.base_numbers(local)
             if name is None and not self._find_stores_with_ids()[number]:
                 raws.append(concat_texts(map(str, numbers[rows].tolist())))
+            elif name is None and isinstance(store, View) and store.id_name is not None:
+                raws.append(concat_texts(store.base_keys(base_numbers)))
             elif isinstance(base, SupportsRawTexts):
                 base_name = store.base_name(name) if name and isinstance(store, View) else name
                 raws.append(base.raw_texts(base_name, base_numbers))
@@ -185,7 +212,7 @@ class ConcatStore(SequenceStore):
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Announce the sequences that will be read to stores that prefetch."""
         more = True
-        for number, _, local in self._split_by_store(numbers):
+        for number, _, local in self.split_by_store(numbers):
             store = self._stores[number]
             base = store.base if isinstance(store, View) else store
             if isinstance(base, SupportsPrefetch):
@@ -217,12 +244,12 @@ class ConcatStore(SequenceStore):
         wrong = (numbers < 0) | (numbers >= len(self))
         if wrong.any():
             raise ConfigError(
-                f"{self.title}: the sequence must be in [0, {len(self)}), but is "
-                f"{int(numbers[wrong][0])}. Was the plan made for other data?"
+                f"{self.title}: the index of a sequence must be in [0, {len(self)}), but is "
+                f"{int(numbers[wrong][0])}. Use a plan that was made for this data."
             )
         return np.searchsorted(self._store_offsets, numbers, side="right") - 1
 
-    def _split_by_store(
+    def split_by_store(
         self, numbers: NDArray[np.int64]
     ) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Return, per store: its index, positions in the request, and indices of its sequences."""
@@ -230,6 +257,42 @@ class ConcatStore(SequenceStore):
         for number in np.unique(owner).tolist():
             rows = np.flatnonzero(owner == number)
             yield number, rows, numbers[rows] - self._store_offsets[number]
+
+
+def find_item_stores(store: Store) -> list[DatasetStore]:
+    """Return the Datasets of which a store passes items as they are; empty: it cannot.
+
+    It cannot where fields are chosen or renamed, sequences are cut, or a transform is carried.
+    """
+    if isinstance(store, View):
+        is_whole = store.names is None and store.measured_transform is None
+        return find_item_stores(store.base) if is_whole else []
+    if isinstance(store, ConcatStore):
+        found = [find_item_stores(each) for each in store.stores]
+        return [each for own in found for each in own] if all(found) else []
+    return [store] if isinstance(store, DatasetStore) else []
+
+
+def read_items(store: Store, numbers: NDArray[np.int64]) -> list[OpaqueItem]:
+    """Return items of Datasets as they are, where ``find_item_stores`` finds some.
+
+    Args:
+        store: The store.
+        numbers: int64 (n,), indices of its sequences.
+    """
+    if isinstance(store, View):
+        return read_items(store.base, store.base_numbers(numbers))
+    if isinstance(store, ConcatStore):
+        found: list[Any] = [None] * len(numbers)
+        for number, rows, local in store.split_by_store(numbers):
+            for row, item in zip(
+                rows.tolist(), read_items(store.stores[number], local), strict=True
+            ):
+                found[row] = item
+        return found
+    dataset: Any = store
+    items: list[OpaqueItem] = dataset.read_items(numbers)
+    return items
 
 
 def concat_stores(stores: Sequence[Store]) -> SequenceStore:
@@ -264,18 +327,21 @@ def concat_stores(stores: Sequence[Store]) -> SequenceStore:
     if transform is None and len(bases) == len(stores) and all(map(_has_all_sequences, stores)):
         return as_sequence_store(base)
     found = np.concatenate(numbers)
-    names = base.names if isinstance(base, View) else None
-    return View(base.base if isinstance(base, View) else base, found, transform, names)
+    if not isinstance(base, View):
+        return View(base, found, transform)
+    return View(base.base, found, transform, base.names, base.id_name, base.own_linked_axes)
 
 
 def _base_and_key(store: Store) -> tuple[Store, Any]:
-    """Return the base store of a view, its names, and its key among the stores."""
+    """Return the base store of a view, its names and clocks, and its key among the stores."""
     if not isinstance(store, View):
         return store, (id(store), None)
-    names = store.names
-    if names is None:
+    names, id_name, linked = store.names, store.id_name, store.own_linked_axes
+    if names is None and id_name is None and linked is None:
         return store.base, (id(store.base), None)
-    return View(store.base, names=names), (id(store.base), tuple(names.items()))
+    clocks = None if linked is None else tuple(sorted(linked.items()))
+    key = (id(store.base), None if names is None else tuple(names.items()), id_name, clocks)
+    return View(store.base, names=names, id_name=id_name, linked_axes=linked), key
 
 
 def _has_all_sequences(store: Store) -> bool:

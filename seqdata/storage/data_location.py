@@ -1,6 +1,6 @@
 """Locations in stored data, as text for messages and as details of errors.
 
-Every error about data is created by a ``DataLocation``, so that all of them read alike: data set,
+Every error about data is created by a ``DataLocation``, so that all of them read alike: dataset,
 shard and file, sequence and id, field, bytes, and, if there is one, the command that checks the
 rest of the shard. A ``ShardLayout`` finds the location of a sequence, and has lengths in the
 smallest integers that hold them.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import REMEDY, ConfigError, Detail, SeqDataError
 
-_MAX_LOCATION_CHARS = 2_000  # characters in a message, of a data set that may be very many files
+_MAX_LOCATION_CHARS = 2_000  # characters in a message, of a dataset that may be very many files
 _MAX_ID_CHARS = 80  # characters in a message; the details have all
 ErrorT = TypeVar("ErrorT", bound=SeqDataError)
 _UINT32_VALUES = 1 << 32
@@ -28,11 +28,11 @@ _UINT32_VALUES = 1 << 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLocation:
-    """A location in a data set; None means unknown or not applicable.
+    """A location in a dataset; None means unknown or not applicable.
 
     Attributes:
-        dataset: Location of the data set.
-        shard: Index of the file in the data set.
+        dataset: Location of the dataset.
+        shard: Index of the file in the dataset.
         file: Name of the file.
         file_kind: Role of a file that is not a shard, such as ``manifest``.
         axis: Axis of a file of lengths.
@@ -42,7 +42,7 @@ class DataLocation:
         field: Name of the field.
         offset: First byte, counted from the start of the file.
         length: Number of bytes.
-        verify: Whether ``seqdata verify`` can audit the data set.
+        verify: Whether ``seqdata verify`` can audit the dataset.
     """
 
     dataset: str
@@ -84,7 +84,7 @@ class DataLocation:
 
     @property
     def details(self) -> dict[str, Detail]:
-        """Name -> value, of plain types; names without a value are left out."""
+        """Name -> value, of plain types; names without a value are omitted."""
         strings = ("dataset", "file", "axis", "key", "field")
         integers = ("shard", "unit", "sequence", "offset", "length")
         details: dict[str, Detail] = {name: getattr(self, name) for name in strings}
@@ -96,7 +96,7 @@ class DataLocation:
 
     @property
     def remedy(self) -> str | None:
-        """The command that audits the shard or data set; None if there is none."""
+        """The command that audits the shard or dataset; None if there is none."""
         if not self.verify or len(self.dataset) > _MAX_LOCATION_CHARS:
             return None
         shard = "" if self.shard is None else f" --shard {self.shard}"
@@ -119,7 +119,7 @@ class SupportsLocation(Protocol):
     """A store that knows the locations of its sequences."""
 
     def locate(self, number: int, /) -> DataLocation:
-        """Return the location of a sequence; of the data set if there is no such sequence."""
+        """Return the location of a sequence; of the dataset if there is no such sequence."""
         ...
 
 
@@ -138,16 +138,16 @@ def quote(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardLayout:
-    """The shards, lengths and ids of the sequences of a data set.
+    """The shards, lengths and ids of the sequences of a dataset.
 
     Attributes:
-        location: The data set, for messages.
+        location: The dataset, for messages.
         shards: Names of the storage files.
         shard_offsets: Shard -> its first sequence, with the total at the end.
         lengths_of: Axis -> timesteps of each sequence.
         locate_shard: Shard -> its location; None: shards are not files.
         find_id: Sequence -> its id, or None if it cannot be read; None: there are no ids.
-        first_sequence: Index of its first sequence in the data set, for a part of a data set.
+        first_sequence: Index of its first sequence in the dataset, for a part of a dataset.
         drop_copy: Drops the fetched copy of a shard; returns a line about it for an error, or
             None if the shard is not a copy. None: no shard is.
     """
@@ -177,8 +177,9 @@ class ShardLayout:
         """
         if not 0 <= number < self.shard_offsets[-1]:
             raise ConfigError(
-                f"{self.location}: the sequence must be in [0, {self.shard_offsets[-1]}), but is "
-                f"{number}. Was the plan made for other data?"
+                f"{self.location}: the index of a sequence must be in "
+                f"[0, {self.shard_offsets[-1]}), but is {number}. Use a plan that was "
+                "made for this data."
             )
         return bisect_right(self.shard_offsets, number) - 1
 

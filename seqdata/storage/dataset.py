@@ -14,7 +14,13 @@ from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn, check_spans
 from seqdata.storage.data_location import DataLocation, ShardLayout, narrow_lengths
-from seqdata.storage.dataset_items import ItemForm, as_mapping, check_value, infer_item_fields
+from seqdata.storage.dataset_items import (
+    ItemForm,
+    OpaqueItem,
+    as_mapping,
+    check_value,
+    infer_item_fields,
+)
 from seqdata.storage.fields import default_axis, find_key, kind_of, make_unknown_name_error
 from seqdata.storage.ids import name_sequences
 from seqdata.storage.views import SequenceStore
@@ -45,7 +51,8 @@ class DatasetStore(SequenceStore):
         fields: Name -> field.
         names: Names of the parts of items that are tuples; None: not given.
         key: The ``str`` field of ids; None: an item is named by its number.
-        item_form: The structure of items.
+        item_form: The structure of items; None: it is not known.
+        problem: Why items have no fields, so that they can only be passed as they are.
     """
 
     is_copied_to_workers = True
@@ -58,8 +65,10 @@ class DatasetStore(SequenceStore):
         names: Sequence[str] | None,
         key: str | None,
         item_form: ItemForm | None = None,
+        problem: str = "",
     ) -> None:
         self.item_form = item_form
+        self.problem = problem
         self._dataset = dataset
         self._lengths_of = {DEFAULT_AXIS: lengths}
         self._fields = dict(fields)
@@ -80,6 +89,7 @@ class DatasetStore(SequenceStore):
         axes: Mapping[str, str | None] | None = None,
         key: str = "id",
         progress: bool | None = None,
+        may_be_opaque: bool = False,
     ) -> DatasetStore:
         """Return a store of a Dataset whose items are arrays, tuples or dicts of them.
 
@@ -96,6 +106,8 @@ class DatasetStore(SequenceStore):
                 ``time``.
             key: The ``str`` field of ids, if there is one.
             progress: Whether to show a progress bar while lengths are counted; None: on a terminal.
+            may_be_opaque: Whether items may be anything, which a ``collate_fn`` takes as it is: the
+                store has no fields if the first item is not made of them.
 
         Raises:
             ConfigError: If lengths, names or axes do not fit.
@@ -114,7 +126,12 @@ class DatasetStore(SequenceStore):
         with StopIterationGuard("dataset: `__getitem__`", type(dataset)):
             item_lengths = _resolve_lengths(dataset, lengths, progress)
             item = _get_item(dataset, 0)
-        fields = infer_item_fields(as_mapping(item, names), int(item_lengths[0]), axes)
+        try:
+            fields = infer_item_fields(as_mapping(item, names), int(item_lengths[0]), axes)
+        except (ConfigError, DecodeError) as error:
+            if not may_be_opaque:
+                raise
+            return cls(dataset, item_lengths, {}, names, None, None, str(error))
         form = ItemForm.from_item(item, names)
         return cls(dataset, item_lengths, fields, names, find_key(fields, key), form)
 
@@ -127,6 +144,7 @@ class DatasetStore(SequenceStore):
             self._part_names,
             self._key,
             self.item_form,
+            self.problem,
         )
         return DatasetStore, arguments
 
@@ -222,8 +240,18 @@ class DatasetStore(SequenceStore):
         lengths = self._lengths_of[DEFAULT_AXIS]
         observed = _ObservedDataset(self._dataset, on_sequence)
         return DatasetStore(
-            observed, lengths, self._fields, self._part_names, self._key, self.item_form
-        )
+            observed, lengths, self._fields, self._part_names, self._key, self.item_form,
+            self.problem,
+        )  # fmt: skip
+
+    def read_items(self, numbers: NDArray[np.int64]) -> list[OpaqueItem]:
+        """Return items as the Dataset returns them, each read once."""
+        found: dict[int, OpaqueItem] = {}
+        for number in numbers.tolist():
+            if number not in found:
+                self._layout.find_shard(number)
+                found[number] = OpaqueItem(_get_item(self._dataset, number))
+        return [found[number] for number in numbers.tolist()]
 
     def _read_item(self, number: int) -> Mapping[str, Any]:
         item = _get_item(self._dataset, number)

@@ -73,6 +73,21 @@ class DatasetItems:
             yield as_mapping(self.dataset[int(number)], None)
 
 
+ITEMS = "items"
+"""The only column of items that are passed as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueItem:
+    """An item of a Dataset that is passed as it is.
+
+    Attributes:
+        value: What the Dataset returned.
+    """
+
+    value: Any
+
+
 ValueForm = Literal["tensor", "array", "list", "number", "scalar", "text"]
 
 
@@ -160,7 +175,7 @@ def infer_item_fields(
         if not ragged and axis_of.get(name) is not None:
             raise ConfigError(
                 f"dataset: item 0, field {name!r}: must have {length} timesteps, as `axes` and "
-                f"`lengths` say, but has shape {array.shape}. Pass `axes`={{{name!r}: None}}, or "
+                f"`lengths` say, but has shape {array.shape}. Pass `axes={{{name!r}: None}}`, or "
                 "the actual lengths"
             )
         axis = DEFAULT_AXIS if ragged else None
@@ -217,7 +232,7 @@ def check_value(number: int, name: str, value: Any, field: Field, length: int) -
             f"dataset: item {number}, field {name!r}: must have {length} timesteps, as `lengths` "
             f"says, but has {len(array)}. Pass the actual lengths, or a function that counts "
             "them; if the field does not have one value per timestep, pass "
-            f"`axes`={{{name!r}: None}}",
+            f"`axes={{{name!r}: None}}`",
             sequence=number, field=name,
         )  # fmt: skip
     return array

@@ -18,6 +18,7 @@ from seqdata.index import DEFAULT_AXIS
 from seqdata.kernel.pack_rows import MAX_KEY_BYTES, FieldKind
 from seqdata.protocols import Field
 from seqdata.storage.array_column import ArrayColumn
+from seqdata.storage.logical_values import LogicalPacker, encode_values
 from seqdata.storage.packing import (
     NUMBER_DTYPES,
     BytesPacker,
@@ -110,16 +111,19 @@ class NumberKind:
 
     def infer(self, name: str, value: Any, axes: Mapping[str, str | None]) -> Field | None:
         """Return the field of a value; see ``ValueKind``."""
-        array = as_array(value)
+        encoded = encode_values(value)
+        array = as_array(value) if encoded is None else encoded.values
+        logical = None if encoded is None else encoded.logical
         if array.ndim == 0:
             if axes.get(name) is not None:
                 raise ConfigError(
                     f"`axes`: field {name!r} is one number per sequence, which has no axis; leave "
                     "it out"
                 )
-            return Field(array.dtype.name, (), None)
+            return Field(array.dtype.name, (), None, logical)
         axis = axes.get(name, DEFAULT_AXIS)
-        field = Field(array.dtype.name, array.shape[1:] if axis is not None else array.shape, axis)
+        shape = array.shape[1:] if axis is not None else array.shape
+        field = Field(array.dtype.name, shape, axis, logical)
         if not 0 < self.width(field) < MAX_WIDTH:
             raise FieldMismatch(
                 f"must have at least one number per timestep, but has shape {array.shape}"
@@ -130,7 +134,8 @@ class NumberKind:
         """Return the packer of values; see ``ValueKind``."""
         del is_key
         width = self.width(field)
-        return FixedPacker(field, width) if field.axis is None else RaggedPacker(field, width)
+        packer = FixedPacker(field, width) if field.axis is None else RaggedPacker(field, width)
+        return packer if field.logical is None else LogicalPacker(packer, field.logical)
 
     def width(self, field: Field) -> int:
         """Return the bytes of a timestep, or of a whole value if there is no axis."""

@@ -1,8 +1,8 @@
 """The files at a local location: one function finds them, for every reader, format and command.
 
 A folder is searched with all below it. A link to a folder is followed once, and never to a folder
-that is read already; hidden files, notes of other programs and stores of seqdata are left out. What
-is left out is counted (``describe_left_out``). The order is natural: ``part.2`` before ``part.10``,
+that is read already; hidden files, notes of other programs and stores of seqdata are skipped. What
+is skipped is counted (``describe_left_out``). The order is natural: ``part.2`` before ``part.10``,
 the files of a folder before those of its subfolders.
 """
 
@@ -29,7 +29,12 @@ from seqdata.storage.braces import (
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.local_files import local_path, make_unreadable_error
-from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict, refuse_splits
+from seqdata.storage.split_names import (
+    DATASET_DICT,
+    choose_split,
+    refuse_dataset_dict,
+    refuse_splits,
+)
 
 STORE_MANIFEST = "seqdata.json"
 _NOTE_FOLDERS = {"seqdata-index", "_temporary", "__pycache__", "__MACOSX"}
@@ -125,7 +130,7 @@ def find_files(
     Args:
         location: Paths of this machine.
         wanted: Chooses files, by their paths below the folder of the location.
-        skip: A folder whose files are left out.
+        skip: A folder whose files are skipped.
 
     Raises:
         ConfigError: If files are of several splits, or of a table whose log says which are valid,
@@ -228,6 +233,22 @@ def is_note(path: str) -> bool:
     return _NOTES.fullmatch(path.rpartition("/")[2]) is not None
 
 
+def find_split(location: str | os.PathLike[str], split: str) -> str:
+    """Return the path or glob of one of the splits whose files a folder of this machine holds.
+
+    Raises:
+        ConfigError: If it is not a folder, or there is no such split.
+    """
+    folder = local_path(location)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder}: must be a folder for `split={split!r}`, but is not. Name the files of the "
+            "split by a path or a glob"
+        )
+    names = sorted(iter_names(folder), key=natural_key)
+    return os.path.join(os.fspath(location), choose_split(str(folder), names, split))
+
+
 def iter_names(path: Path) -> Iterator[str]:
     """Yield the paths of all visible files below a folder, or of a glob, in no order."""
     root, parts = _split_pattern(path)
@@ -240,12 +261,12 @@ def iter_names(path: Path) -> Iterator[str]:
 def warn_left_out(
     locations: Iterable[FoundFiles], read: Iterable[str] = (), *, stacklevel: int = 4
 ) -> None:
-    """Warn of files that are left out of locations, if there are any; see ``describe_left_out``."""
+    """Warn of files of locations that are skipped, if there are any; see ``describe_left_out``."""
     besides = list(read)
     for found in locations:
         if text := describe_left_out(found, read=besides):
             where = found.url or found.root
-            warnings.warn(f"{where}: left out: {text}", SeqDataWarning, stacklevel=stacklevel)
+            warnings.warn(f"{where}: skipped: {text}", SeqDataWarning, stacklevel=stacklevel)
 
 
 def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
@@ -255,7 +276,7 @@ def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
         found: The files at the location, and those left out.
         read: Paths of other files that are read; files of their suffixes are not counted.
     """
-    besides = set(map(_suffix, (*read, *found.names)))  # of such a suffix only notes are left out
+    besides = set(map(_suffix, (*read, *found.names)))  # of such a suffix only notes are skipped
     others = [name for name in found.others if not is_note(name)]
     counts = Counter(ending for ending in map(_suffix, others) if ending not in besides)
     shown = [f"{count} {ending}" for ending, count in counts.most_common(_MOST_SHOWN)]
@@ -292,7 +313,7 @@ class _Walk:
 
     Attributes:
         root: The folder.
-        skip: A folder that is left out.
+        skip: A folder that is skipped.
         files: Paths of visible files below the root.
         folders: Paths of folders that the pattern matches.
     """
@@ -522,7 +543,7 @@ def find_partitions(names: Sequence[str]) -> list[Mapping[str, PartitionValue]]:
     of strings; a missing value is None.
 
     Args:
-        names: Paths of files below their data set.
+        names: Paths of files below their dataset.
 
     Examples:
         >>> find_partitions(["day=01/a.parquet", "day=02/b.parquet"])

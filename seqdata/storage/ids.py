@@ -16,7 +16,8 @@ from seqdata.capabilities import get_base_keys
 from seqdata.errors import ConfigError, UnknownNameError, must_be
 from seqdata.protocols import Store
 from seqdata.storage.data_location import SupportsLocation
-from seqdata.storage.hashing import hash_texts
+from seqdata.storage.fields import default_axis, has_numbers, is_text, make_unknown_name_error
+from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.selection import as_numbers, find_outside
 from seqdata.storage.text_bytes import SupportsRawTexts, TextBytes, concat_texts
 
@@ -108,7 +109,7 @@ class Ids(Sequence[str]):
         """
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             found = f"{names!r:.80}"
-            raise ConfigError(must_be("find: `ids`", "a list of texts", found, "Pass ['rec-1']"))
+            raise ConfigError(must_be("find: `ids`", "a list of strings", found, "Pass ['rec-1']"))
         owners, positions = self._match(names)
         is_found = np.zeros(len(names), dtype=bool)
         is_found[owners] = True
@@ -201,6 +202,56 @@ class Ids(Sequence[str]):
         return list(dict.fromkeys(self[np.array([-at for _, _, at in best], dtype=np.int64)]))
 
 
+def read_ids(store: Store, name: str, numbers: NDArray[np.int64]) -> list[str]:
+    """Return the values of a field of strings or integers as ids.
+
+    Args:
+        store: Any store.
+        name: The field, with one value per sequence.
+        numbers: int64 (n,), indices of sequences.
+    """
+    spans = np.stack([numbers, 0 * numbers, 0 * numbers], axis=1)
+    column = store.read(spans, [name], axis=default_axis(store.lengths_of))[name]
+    if isinstance(column, list):
+        return column
+    return [str(int(column[at][0])) for at in range(len(column))]
+
+
+def check_id_field(store: Store, name: str) -> None:
+    """Raise if the values of a field cannot be the ids of a store's sequences.
+
+    Raises:
+        ConfigError: If there is no such field, or it is not of one string or integer per sequence.
+        DecodeError: If two sequences have one value; the message names both.
+    """
+    if name not in store.fields:
+        raise make_unknown_name_error("id", "field", name, store.fields)
+    field = store.fields[name]
+    is_id = is_text(field) or (has_numbers(field, "iu") and field.logical is None)
+    if field.axis is not None or field.shape or not is_id:
+        axis = "" if field.axis is None else f" along {field.axis!r}"
+        raise ConfigError(
+            must_be(
+                f"id: field {name!r}",
+                "of one string or integer per sequence to name them",
+                f"of {field.logical or field.dtype}{list(field.shape)}{axis}",
+                "Name another field",
+            )
+        )
+    bases = np.unique(store.base_numbers(np.arange(len(store), dtype=np.int64)), return_index=True)[
+        1
+    ]
+    hashes = [np.empty(0, dtype=np.uint64)]
+    for first in range(0, len(bases), IDS_PER_PASS):
+        ids = read_ids(store, name, bases[first : first + IDS_PER_PASS])
+        hashes.append(hash_texts(*concat_texts(ids), 0))
+    check_unique_ids(
+        np.concatenate(hashes),
+        lambda at: read_ids(store, name, bases[at : at + 1])[0],
+        remedy="name another field as `id`",
+    )
+
+
 def iter_id_texts(store: Store) -> Iterator[tuple[NDArray[np.int64], TextBytes]]:
     """Yield chunks of positions, int64 (n,), with their ids."""
     return iter_texts(len(store), lambda numbers: read_id_texts(store, numbers))
@@ -210,7 +261,7 @@ def read_id_texts(store: Store, numbers: NDArray[np.int64]) -> TextBytes:
     """Return the bytes of ids by position."""
     base_numbers = store.base_numbers(numbers)
     base: Any = store if isinstance(store, SupportsRawTexts) else getattr(store, "base", store)
-    if isinstance(base, SupportsRawTexts):
+    if isinstance(base, SupportsRawTexts) and getattr(store, "id_name", None) is None:
         return base.raw_texts(None, base_numbers)
     return concat_texts(get_base_keys(store, base_numbers))
 

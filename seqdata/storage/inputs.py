@@ -12,14 +12,17 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
-from seqdata.storage.arrow_columns import convert_column, has_nulls
+from seqdata.logical_types import Categories
+from seqdata.storage.arrow_columns import convert_column, find_vocabularies, has_nulls
 from seqdata.storage.dataset_items import as_mapping, check_axes
 from seqdata.storage.decoded_source import DecodedColumn
+from seqdata.storage.logical_values import EncodedColumn, share_vocabularies
 
 PLAIN_FIELD = "x"  # of sequences that are plain arrays
 
@@ -48,12 +51,14 @@ def normalize_sequences(
     check_axes(axes)
     library = find_frame_library(sequences)
     if library == "pandas":
-        return _check_sequences(_iter_frame_rows(sequences), axes), axes
+        rows = share_vocabularies(_iter_frame_rows(sequences), _FrameRows(sequences))
+        return _check_sequences(rows, axes), axes
     if library == "polars":
         sequences = to_arrow_table(sequences)
     if is_arrow_table(sequences):
         axes = _add_vector_axes(sequences, axes)
-        return _check_sequences(_iter_table_rows([sequences]), axes), axes
+        rows = _iter_table_rows([sequences], _find_vocabularies([sequences]))
+        return _check_sequences(rows, axes), axes
     if isinstance(sequences, Mapping | str | bytes) or not isinstance(sequences, Iterable):
         raise ConfigError(
             "`sequences` must be an iterable of dicts, arrays or Arrow tables, but is a "
@@ -70,9 +75,11 @@ def normalize_sequences(
     all_items = itertools.chain([first], iterator)
     if is_arrow_table(first):
         axes = _add_vector_axes(first, axes)
-        return _check_sequences(_iter_table_rows(all_items), axes), axes
+        found = _find_vocabularies([first] if iterator is sequences else sequences)
+        return _check_sequences(_iter_table_rows(all_items, found), axes), axes
     if isinstance(first, Mapping):
-        return all_items, axes
+        items = None if iterator is sequences else sequences
+        return share_vocabularies(all_items, items), axes
     _check_first_item(first)
     if isinstance(first, tuple) and any(np.ndim(part) or isinstance(part, str) for part in first):
         return (as_mapping(item, None) for item in all_items), axes
@@ -145,6 +152,16 @@ def _add_vector_axes(table: Any, axes: Axes | None) -> Axes | None:
     return {**vectors, **(axes or {})} if vectors else axes
 
 
+@dataclass(frozen=True, slots=True)
+class _FrameRows:
+    """The rows of a pandas frame; can be iterated repeatedly."""
+
+    frame: Any
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return _iter_frame_rows(self.frame)
+
+
 def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
     """Return the rows of a pandas frame: object cells unchanged, other columns by Arrow."""
     frame = index_to_columns(frame)
@@ -163,7 +180,8 @@ def _to_arrow_array(cells: Any) -> Any:
     import pyarrow as pa
 
     with _translate_errors(cells.name):
-        column = pa.Array.from_pandas(cells)
+        is_float = getattr(cells.dtype, "kind", "O") == "f"  # whose NaN is data
+        column = pa.array(cells.to_numpy()) if is_float else pa.Array.from_pandas(cells)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
@@ -248,8 +266,8 @@ def index_to_columns(frame: Any) -> Any:
 
 
 def warn_left_out(column: str, reason: str) -> None:
-    """Warn that a column of a table is left out."""
-    warnings.warn(f"table: {column} is left out: {reason}", SeqDataWarning, stacklevel=2)
+    """Warn that a column of a table is dropped."""
+    warnings.warn(f"table: {column} is dropped: {reason}", SeqDataWarning, stacklevel=2)
 
 
 def _make_no_rows_error() -> ConfigError:
@@ -259,7 +277,20 @@ def _make_no_rows_error() -> ConfigError:
     )
 
 
-def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _find_vocabularies(tables: Iterable[Any]) -> dict[str, Categories]:
+    """Return the vocabularies of columns of lists of strings; see ``find_vocabularies``."""
+    return find_vocabularies(
+        (name, 0, chunk)
+        for table in tables
+        if is_arrow_table(table)
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+        for chunk in getattr(column, "chunks", [column])
+    )
+
+
+def _iter_table_rows(
+    tables: Iterable[Any], vocabularies: Mapping[str, Categories]
+) -> Iterator[dict[str, Any]]:
     has_rows = False
     for table in tables:
         if not is_arrow_table(table):
@@ -272,7 +303,7 @@ def _iter_table_rows(tables: Iterable[Any]) -> Iterator[dict[str, Any]]:
         for batch in batches:
             check_unique_names(batch.schema.names)
             columns = {
-                name: _iter_values(name, batch.column(name), first_row)
+                name: _iter_values(name, batch.column(name), first_row, vocabularies.get(name))
                 for name in drop_index_columns(batch.schema.names)
             }
             first_row += batch.num_rows
@@ -303,7 +334,7 @@ def is_pandas_index(name: str) -> bool:
 
 
 def drop_index_columns(names: Iterable[str]) -> list[str]:
-    """Return the names of columns except an unnamed index, which is left out with a warning."""
+    """Return the names of columns except an unnamed index, which is dropped with a warning."""
     columns = []
     for name in names:
         if is_pandas_index(name):
@@ -313,19 +344,23 @@ def drop_index_columns(names: Iterable[str]) -> list[str]:
     return columns
 
 
-def _iter_values(name: str, column: Any, first_row: int = 0) -> Iterable[Any]:
+def _iter_values(
+    name: str, column: Any, first_row: int = 0, categories: Categories | None = None
+) -> Iterable[Any]:
     """Return the values of a table's column, sequence by sequence.
 
     Raises:
         DecodeError: If a value is missing, or the column cannot be a field.
     """
-    values = convert_column(name, column, first_row)
+    values = convert_column(name, column, first_row, categories)
     if values is None:
         raise DecodeError.at(
             f"table: column {name!r} must be numbers, text, bytes, or lists of numbers, but has "
             f"type {column.type}. Cast it",
             field=name,
         )
+    if isinstance(values, EncodedColumn):
+        return map(values.__getitem__, range(len(values)))
     if not isinstance(values, DecodedColumn):
         return values
     offsets = [] if values.offsets is None else values.offsets.tolist()

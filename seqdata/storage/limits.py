@@ -77,7 +77,7 @@ def raise_limit_error(
     """
     raise location.make_error(
         LimitError,
-        f"must {required}, but {found}. If you trust the file, write it again in smaller units",
+        f"must {required}, but {found}. If you trust the file, write it again within this limit",
         found=requested, expected=maximum,
     )  # fmt: skip
 

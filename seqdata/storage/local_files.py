@@ -1,6 +1,6 @@
 """Local paths of stores, and reading of their files without trusting names.
 
-Every local file of a data set is read through this module. A mapped file may be truncated while it
+Every local file of a dataset is read through this module. A mapped file may be truncated while it
 is read; that is detected by a system call, because touching a truncated page kills the process
 (SIGBUS).
 """
@@ -127,10 +127,10 @@ def _check_path(path: str, location: str) -> Path:
 
 
 def check_fingerprint(location: DataLocation, found: str, expected: str) -> None:
-    """Raise if a data set changed since it was opened first.
+    """Raise if a dataset changed since it was opened first.
 
     Args:
-        location: The data set, for the message.
+        location: The dataset, for the message.
         found: The fingerprint now.
         expected: The fingerprint when it was opened first.
 
@@ -176,7 +176,7 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
     except FileNotFoundError as error:
         raise location.make_error(
             MissingShardError,
-            "is not there, but the manifest names it. Restore it, or write the store again",
+            "is missing. Restore it, or write the store again",
         ) from error
     except OSError as error:
         if not os.path.islink(path):
@@ -255,8 +255,10 @@ def _open_link(root: Path, name: str, location: DataLocation) -> int:
     try:
         return os.open(target, _OPEN_FLAGS | os.O_NOFOLLOW)
     except OSError as error:
+        is_gone = isinstance(error, FileNotFoundError)
+        reason = "is a link to nothing" if is_gone else f"cannot be opened ({error.strerror})"
         raise location.make_error(
-            MissingShardError, "must lead to a file, but is a link to nothing. Restore it"
+            MissingShardError, f"must lead to a file, but {reason}. Restore it"
         ) from error
 
 

@@ -118,7 +118,7 @@ class PartsStore(ConcatStore):
     def own_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers that sequences have in the base stores of their parts, int64 (n,)."""
         own = np.empty(len(numbers), dtype=np.int64)
-        for part, rows, local in self._split_by_store(numbers):
+        for part, rows, local in self.split_by_store(numbers):
             own[rows] = self.stores[part].base_numbers(local)
         return own
 

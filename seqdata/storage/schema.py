@@ -1,4 +1,4 @@
-"""The schema of a data set by its first sequence, and checks of all sequences against it.
+"""The schema of a dataset by its first sequence, and checks of all sequences against it.
 
 Writers and the memory store use it.
 """
@@ -6,7 +6,7 @@ Writers and the memory store use it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,36 +38,60 @@ def infer_fields(
         DecodeError: If a value cannot be stored.
     """
     wanted_axes = {} if axes is None else dict(axes)
-    for name, axis in wanted_axes.items():
-        if name not in sequence:
-            raise make_unknown_name_error("`axes`", "field", name, map(str, sequence))
+    check_axis_names(sequence, wanted_axes)
+    fields = {name: infer_field(name, value, wanted_axes) for name, value in sequence.items()}
+    if not list_axes(fields):
+        raise ConfigError(
+            "schema: no field runs along an axis: at least one must be an array with an entry per "
+            f"timestep, but there are {_format_fields(fields)}. Encode text as numbers, e.g. "
+            "np.frombuffer(text.encode(), np.uint8); for bytes pass `axes={'name': 'time'}`"
+        )
+    return fields
+
+
+def check_axis_names(names: Iterable[Any], axes: Mapping[str, str | None]) -> None:
+    """Raise if axes are of fields that do not exist, or not names.
+
+    Raises:
+        UnknownNameError: If there is no such field.
+        ConfigError: If an axis is not a name.
+    """
+    names = list(names)
+    for name, axis in axes.items():
+        if name not in names:
+            raise make_unknown_name_error("`axes`", "field", name, map(str, names))
         if axis is not None and not (isinstance(axis, str) and _AXIS_NAME.fullmatch(axis)):
             raise ConfigError(
                 f"`axes`: axis of field {name!r} must be a name of letters, digits, '_' and '-', "
                 f"or None, but is {axis!r}. Rename it"
             )
-    fields: dict[str, Field] = {}
-    for name, value in sequence.items():
-        if not isinstance(name, str) or not name:
-            raise DecodeError.at(
-                f"sequence 0: names of fields must be non-empty strings, but one is {name!r}. "
-                "Rename it",
-                sequence=0,
-            )
-        try:
-            found = (kind.infer(name, value, wanted_axes) for kind in KINDS)
-            fields[name] = next(field for field in found if field is not None)
-        except FieldMismatch as mismatch:
-            raise DecodeError.at(
-                f"sequence 0, field {name!r}: {mismatch}", sequence=0, field=name
-            ) from mismatch
-    if not list_axes(fields):
-        raise ConfigError(
-            "schema: no field runs along an axis: at least one must be an array with an entry per "
-            f"timestep, but there are {_format_fields(fields)}. Encode text as numbers, e.g. "
-            "np.frombuffer(text.encode(), np.uint8); for bytes pass `axes`={'name': 'time'}"
+
+
+def infer_field(name: Any, value: Any, axes: Mapping[str, str | None]) -> Field:
+    """Return the field of a value of the first sequence.
+
+    Args:
+        name: Name of the field.
+        value: An array, scalar, ``str`` or ``bytes``.
+        axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
+
+    Raises:
+        ConfigError: If ``axes`` does not fit the value.
+        DecodeError: If it cannot be stored.
+    """
+    if not isinstance(name, str) or not name:
+        raise DecodeError.at(
+            f"sequence 0: names of fields must be non-empty strings, but one is {name!r}. "
+            "Rename it",
+            sequence=0,
         )
-    return fields
+    try:
+        found = (kind.infer(name, value, axes) for kind in KINDS)
+        return next(field for field in found if field is not None)
+    except FieldMismatch as mismatch:
+        raise DecodeError.at(
+            f"sequence 0, field {name!r}: {mismatch}", sequence=0, field=name
+        ) from mismatch
 
 
 def _format_fields(fields: Mapping[str, Field]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError, must_be
+from seqdata.linked_axes import Axis
 from seqdata.protocols import Field, Store, Transform
 from seqdata.storage.fields import list_axes, make_unknown_name_error
 
@@ -189,11 +190,11 @@ def check_number(number: Any, count: int) -> int:
     """
     if not isinstance(number, int | np.integer) or isinstance(number, bool):
         raise ConfigError(
-            f"store[...]: a sequence must be given by its number or id, but is {number!r}. Use "
+            f"store[...]: a sequence must be given by its index or id, but is {number!r}. Use "
             "`take` for several, `where` to choose by content, and `select` for fields"
         )
     if not -count <= number < count:
-        raise IndexError(f"store: the sequence must be in [{-count}, {count}), but is {number}")
+        raise IndexError(f"store: the index must be in [{-count}, {count}), but is {number}")
     return int(number) % count
 
 
@@ -231,6 +232,8 @@ def digest_selection(
     numbers: NDArray[np.int64] | None,
     names: NameMap | None,
     measured_transform: MeasuredTransform | None,
+    id_name: str | None = None,
+    linked_axes: Mapping[str, Axis] | None = None,
 ) -> str:
     """Return the digest of a selection (32 hex digits).
 
@@ -239,6 +242,8 @@ def digest_selection(
         numbers: int64 (sequences,), the base's numbers; None if they are not selected.
         names: The fields; None if they are not selected.
         measured_transform: A transform that is carried.
+        id_name: The field of ids; None: ids are those of the base.
+        linked_axes: Clocks of axes that replace those of the base; None: none do.
     """
     digest = hashlib.sha256(base.encode())
     if numbers is not None:
@@ -248,4 +253,8 @@ def digest_selection(
     if measured_transform is not None:
         digest.update(measured_transform.axis.encode())
         digest.update(np.ascontiguousarray(measured_transform.lengths, dtype="<i8").data)
+    if id_name is not None:
+        digest.update(f"id:{id_name}".encode())
+    if linked_axes is not None:
+        digest.update(f"axes:{sorted(linked_axes.items())!r}".encode())
     return digest.hexdigest()[:32]

@@ -1,6 +1,6 @@
 """Splits in the names of files: ``train-00000-of-00002.parquet`` and ``test.parquet`` are two.
 
-Files of several splits are never one data set: evaluation would be on what was trained on.
+Files of several splits are never one dataset: evaluation would be on what was trained on.
 """
 
 from __future__ import annotations
@@ -51,6 +51,24 @@ def refuse_splits(location: str, names: Iterable[str]) -> None:
     Raises:
         ConfigError: If they are; it names each split, and a glob of it.
     """
+    patterns = find_splits(names)
+    if len(patterns) > 1:
+        found = ", ".join(f"{split} ({patterns[split]!r})" for split in sorted(patterns))
+        globs = [f"{location}/{patterns[split]}" for split in sorted(patterns)]
+        choice = "" if "://" in location else f", or pass `split={sorted(patterns)[-1]!r}`"
+        raise ConfigError(
+            f"{location}: must hold the files of one split, but holds those of {len(patterns)}: "
+            f"{found}. Name one by a path or a glob, such as {globs[-1]!r}{choice}; for all of "
+            f"them as one dataset, pass a list: {globs}"
+        )
+
+
+def find_splits(names: Iterable[str]) -> dict[str, str]:
+    """Return the splits of files, ``train``, ``test`` or ``validation``, with a glob of each.
+
+    Args:
+        names: The paths of the files, in order.
+    """
     patterns: dict[str, str] = {}
     inner: dict[str, dict[str, _Mark]] = {}
     for name in names:
@@ -62,14 +80,32 @@ def refuse_splits(location: str, names: Iterable[str]) -> None:
                     patterns.setdefault(other.split, other.pattern)
         elif mark is not None:
             patterns.setdefault(mark.split, mark.pattern)
-    if len(patterns) > 1:
-        found = ", ".join(f"{split} ({patterns[split]!r})" for split in sorted(patterns))
-        globs = [f"{location}/{patterns[split]}" for split in sorted(patterns)]
+    return patterns
+
+
+def choose_split(location: str, names: Sequence[str], split: str) -> str:
+    """Return the path or glob, below a folder, of one of the splits that it holds.
+
+    Args:
+        location: The folder, for messages.
+        names: The paths of all files below it.
+        split: The name of a split, as a ``DatasetDict`` has it, or a word for it: ``train``,
+            ``val``, ``validation``, ``dev``, ``test``.
+
+    Raises:
+        ConfigError: If there is no such split; it names those that are there.
+    """
+    saved = sorted({name.partition("/")[0] for name in names if "/" in name})
+    is_dict = DATASET_DICT in names
+    found = dict(zip(saved, saved, strict=True)) if is_dict else find_splits(names)
+    chosen = split if split in found else _SPLITS.get(str(split).lower(), split)
+    if chosen not in found:
         raise ConfigError(
-            f"{location}: must be the files of one split, but holds {len(patterns)}: {found}. Name "
-            f"one by a path or a glob, such as {globs[-1]!r}; for all of them as one data set, "
-            f"pass a list: {globs}"
+            f"{location}: `split` must be one of its splits "
+            f"({', '.join(sorted(found)) or 'there is none'}), but is {split!r}. Choose another, "
+            "or name files by a path or a glob"
         )
+    return found[chosen]
 
 
 def refuse_dataset_dict(location: str, folder: str, content: bytes, names: Sequence[str]) -> None:
@@ -90,7 +126,7 @@ def refuse_dataset_dict(location: str, folder: str, content: bytes, names: Seque
         splits = sorted({name.partition("/")[0] for name in names if "/" in name})
     paths = [f"{folder}/{split}" for split in splits]
     raise ConfigError(
-        f"{location}: must be the files of one split, but {folder} holds {DATASET_DICT!r} of a "
+        f"{location}: must hold the files of one split, but {folder} holds {DATASET_DICT!r} of a "
         f"DatasetDict with the splits {', '.join(splits) or '(none)'}. Open one of them: "
         f"{' or '.join(map(repr, paths)) or 'there is none'}"
     )

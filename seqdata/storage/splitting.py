@@ -57,9 +57,11 @@ def split(
     views = SplitViews({name: where(store, chosen == i) for i, name in enumerate(parts)})
     for name, view in views.items():
         if not len(view):
+            axis = next(iter(store.lengths_of), "time")
             raise ConfigError(
                 f"split: part {name!r} must have at least one sequence, but is empty "
-                f"({len(store)} sequences in all). Make its fraction larger, or try another `seed`"
+                f"({len(store)} sequences in all). Make its fraction larger, try another `seed`, "
+                f"or cut every sequence in itself: `along={axis!r}`"
             )
     return views
 

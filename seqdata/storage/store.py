@@ -9,7 +9,7 @@ spans. Makes: columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError
+from seqdata.linked_axes import Axis
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
@@ -123,8 +124,8 @@ def check_request(
     location = layout.location
     if spans.ndim != 2 or spans.shape[1] != 3:
         raise ConfigError(
-            f"{location}: `spans` must have shape (n, 3): sequence, start, stop, but have "
-            f"{spans.shape}"
+            f"{location}: `spans` must have shape (n, 3), with columns sequence, start and stop, "
+            f"but has shape {spans.shape}"
         )
     if axis not in layout.lengths_of:
         raise make_unknown_name_error(location, "axis", axis, layout.lengths_of)
@@ -235,6 +236,7 @@ class StoreInfo:
         folder: Local folder, where measured values may be kept; None: there is none.
         populate: Reads sequences ahead into memory; None: not of such a store.
         is_copied: Whether a pickle holds the data.
+        linked_axes: Axis -> its clock, of the axes whose rates the format records.
     """
 
     label: str
@@ -248,6 +250,7 @@ class StoreInfo:
     folder: Path | None = None
     populate: Callable[[int, int, Iterable[str]], None] | None = None
     is_copied: bool = False
+    linked_axes: Mapping[str, Axis] = field(default_factory=dict)
 
 
 class ShardStore(SequenceStore):
@@ -311,6 +314,11 @@ class ShardStore(SequenceStore):
         return self._info.fields
 
     @property
+    def linked_axes(self) -> Mapping[str, Axis]:
+        """Axis -> its clock, of the axes whose sampling rates are known."""
+        return self._info.linked_axes
+
+    @property
     def lengths(self) -> NDArray[Any]:
         """Timesteps of each sequence along the default axis, integers (sequences,)."""
         return self.lengths_of[default_axis(self.lengths_of)]
@@ -368,7 +376,7 @@ class ShardStore(SequenceStore):
         return numbers
 
     def locate(self, number: int) -> DataLocation:
-        """Return the location of a sequence, for an error; the data set's if it is unknown."""
+        """Return the location of a sequence, for an error; the dataset's if it is unknown."""
         layout = self._reader.layout
         if 0 <= number < len(layout):
             return layout.locate(number)

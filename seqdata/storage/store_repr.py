@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from seqdata.plotting.charts import Bars
+from seqdata.plotting.lengths import chart_lengths, histogram
+from seqdata.plotting.page import render_figure, render_object, render_table
 from seqdata.protocols import Field, Store
+from seqdata.storage.fields import default_axis, make_unknown_name_error
 
 MAX_SAMPLED_LENGTHS = 1 << 20  # maximum lengths in a `repr`: of more, this many at even distances
-_MAX_BINS = 12
 _SHADES = "▁▂▃▄▅▆▇█"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistogramBin:
-    """Sequences whose length is in ``[first, last]``."""
-
-    first: int
-    last: int
-    count: int
-
-
-def histogram(lengths: NDArray[Any]) -> tuple[HistogramBin, ...]:
-    """Count lengths in bins that double in width, or of equal width if lengths are close together.
-
-    Args:
-        lengths: Integers (n,) of at least one sequence.
-    """
-    low, high = int(lengths.min()), int(lengths.max())
-    if high < 8 * max(low, 1):
-        width = -(-(high - low + 1) // _MAX_BINS)
-        edges = list(range(low, high + 1, width))
-    else:
-        edges = [0] if low == 0 else []
-        edges += [1 << power for power in range(max(low, 1).bit_length() - 1, high.bit_length())]
-    stops = [*edges[1:], high + 1]
-    counts = np.diff(np.searchsorted(np.sort(lengths), [edges[0], *stops]))
-    return tuple(
-        HistogramBin(first=first, last=stop - 1, count=int(count))
-        for first, stop, count in zip(edges, stops, counts, strict=True)
-    )
 
 
 def format_shape(field: Field) -> str:
@@ -55,6 +24,11 @@ def format_shape(field: Field) -> str:
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})" if sizes else "per sequence"
 
 
+def format_dtype(field: Field) -> str:
+    """Return the dtype of a field, or what its integers stand for: ``timestamp[us]``."""
+    return field.dtype if field.logical is None else str(field.logical)
+
+
 def format_text(store: Store, title: str) -> str:
     """Return a store as text: a line for each field, and one for the lengths of each axis.
 
@@ -62,45 +36,58 @@ def format_text(store: Store, title: str) -> str:
         store: Any store.
         title: Its first line.
     """
-    fields = [(name, field.dtype, format_shape(field)) for name, field in store.fields.items()]
+    fields = [
+        (name, format_dtype(field), format_shape(field)) for name, field in store.fields.items()
+    ]
     wide = [max((len(row[at]) for row in fields), default=0) for at in (0, 1)]
     lines = [f"{name:<{wide[0]}}  {dtype:<{wide[1]}}  {shape}" for name, dtype, shape in fields]
-    lines += [f"lengths along {axis!r}: {text}" for axis, _, text in _iter_histograms(store)]
+    lines += [f"lengths along {axis!r}: {text}" for axis, text in _iter_summaries(store)]
     return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
 def format_html(store: Store, title: str) -> str:
-    """Return a store as HTML for notebooks: a table of fields, and bars of lengths."""
-    cells = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{html.escape(field.dtype)}</td>"
-        f"<td>{html.escape(format_shape(field))}</td></tr>"
-        for name, field in store.fields.items()
-    )
-    elements = [
-        f"<b>{html.escape(title)}</b>",
-        f"<table><tr><th>field</th><th>dtype</th><th>shape</th></tr>{cells}</table>",
+    """Return a store as HTML for notebooks: a table of fields, and a histogram of each axis."""
+    rows = [
+        (name, format_dtype(field), format_shape(field)) for name, field in store.fields.items()
     ]
-    for axis, bins, text in _iter_histograms(store):
-        most = max((histogram_bin.count for histogram_bin in bins), default=1)
-        bars = "".join(
-            f'<rect x="{12 * at}" y="{40 - 40 * histogram_bin.count / most:.1f}" width="10" '
-            f'height="{40 * histogram_bin.count / most:.1f}"><title>{histogram_bin.first:,} to '
-            f"{histogram_bin.last:,}: "
-            f"{histogram_bin.count:,}</title></rect>"
-            for at, histogram_bin in enumerate(bins)
-        )
-        elements.append(
-            f"<div>lengths along {html.escape(repr(axis))}: {html.escape(text)}</div>"
-            f'<svg width="{12 * len(bins)}" height="40" fill="steelblue">{bars}</svg>'
-        )
-    return f"<div>{''.join(elements)}</div>"
+    charts = [_chart_axis(store, axis, is_sampled=True) for axis in store.lengths_of]
+    table = render_table(("field", "dtype", "shape"), rows)
+    return render_object(title, [table, *map(render_figure, charts)])
 
 
-def _iter_histograms(store: Store) -> Iterator[tuple[str, tuple[HistogramBin, ...], str]]:
-    """Yield, for each axis, its name, a histogram of its lengths, and a summary."""
+def chart_store(store: Store, axis: str | None, *, is_single: bool = False) -> list[Bars] | Bars:
+    """Return a histogram of the lengths along one axis, or along each of several.
+
+    Args:
+        store: Any store.
+        axis: Name of the axis; None: all axes, or with ``is_single`` the default one.
+        is_single: Whether there is to be one chart.
+
+    Raises:
+        UnknownNameError: If there is no such axis.
+    """
+    if axis is not None and axis not in store.lengths_of:
+        raise make_unknown_name_error("store", "axis", axis, store.lengths_of)
+    axes = list(store.lengths_of)
+    if axis is None and is_single and len(axes) > 1:
+        axis = default_axis(store.lengths_of)
+    if axis is not None or len(axes) == 1:
+        return _chart_axis(store, axis or axes[0])
+    return [_chart_axis(store, name) for name in axes]
+
+
+def _chart_axis(store: Store, axis: str, *, is_sampled: bool = False) -> Bars:
+    lengths = store.lengths_of[axis]
+    step = max(1, -(-len(lengths) // MAX_SAMPLED_LENGTHS)) if is_sampled else 1
+    note = "" if step == 1 else f" (every {step:,}th of {len(lengths):,})"
+    return chart_lengths(lengths[::step] if step > 1 else lengths, axis, note=note)
+
+
+def _iter_summaries(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield, for each axis, its name, and a histogram of its lengths in one line."""
     for axis, all_lengths in store.lengths_of.items():
         if not len(all_lengths):
-            yield axis, (), "there are no sequences"
+            yield axis, "there are no sequences"
             continue
         lengths = all_lengths[:: -(-len(all_lengths) // MAX_SAMPLED_LENGTHS)]
         bins = histogram(lengths)
@@ -113,4 +100,4 @@ def _iter_histograms(store: Store) -> Iterator[tuple[str, tuple[HistogramBin, ..
         )
         sample_note = "" if len(lengths) == len(all_lengths) else f" (of {len(lengths):,} of them)"
         low, high = int(lengths.min()), int(lengths.max())
-        yield axis, bins, f"{low:,} {bars} {high:,}, median {np.median(lengths):,.0f}{sample_note}"
+        yield axis, f"{low:,} {bars} {high:,}, median {np.median(lengths):,.0f}{sample_note}"

@@ -21,12 +21,15 @@ from seqdata.storage.fields import (
     kind_of,
     make_unknown_name_error,
 )
+from seqdata.storage.logical_values import EncodedValues
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 """``predicate(sequence) -> bool``, where a sequence is a mapping of its fields."""
 
 _MAX_SEQUENCES = 64  # maximum sequences that are read at once
 _MAX_BYTES = 32 << 20  # of them, unless a single one has more
+_MAX_LISTED = 12  # numbers of an array that a representation lists
+_MAX_CHARACTERS = 80  # of a string or bytes in a representation
 
 
 class SequenceRange:
@@ -70,13 +73,22 @@ class SequenceRange:
     def value(self, name: str, at: int) -> Any:
         """Return the value of a field for one sequence: an array, a number, ``str`` or ``bytes``.
 
+        Dates and durations are datetime64 and timedelta64, strings per timestep are ``str_``.
+
         Args:
             name: Name of the field.
             at: Index of the sequence in the range.
         """
+        value = self.stored_value(name, at)
+        return value.logical.decode(value.values)[()] if type(value) is EncodedValues else value
+
+    def stored_value(self, name: str, at: int) -> Any:
+        """Return the value of a field for one sequence as a writer takes it; see ``value``."""
         self.read([name])
         value, field = self._columns[name][at], self.store.fields[name]
-        return value[0] if field.axis is None and kind_of(field).is_array else value
+        if field.axis is None and kind_of(field).is_array:
+            value = value[0]
+        return value if field.logical is None else EncodedValues(np.asarray(value), field.logical)
 
 
 class LazySequence(Mapping[str, Any]):
@@ -139,11 +151,34 @@ def read_dict(store: Store, number: int) -> dict[str, Any]:
     return _copy_values(LazySequence(run, 0))
 
 
-def _copy_values(row: LazySequence) -> dict[str, Any]:
-    return {
-        name: value.copy() if isinstance(value, np.ndarray) else value
+class SequenceDict(dict[str, Any]):
+    """One sequence as a dict, whose representation does not list every number."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        items = (f"{name!r}: {_shorten_value(value)}" for name, value in self.items())
+        return f"{{{', '.join(items)}}}"
+
+
+def _shorten_value(value: Any) -> str:
+    """Return the representation of a value; of a long one its dtype, shape and range."""
+    if isinstance(value, np.ndarray) and value.size > _MAX_LISTED:
+        known = value[~np.isnan(value)] if value.dtype.kind == "f" else value
+        has_range = known.dtype.kind in "iuf" and known.size > 0
+        bounds = f", {known.min():g} to {known.max():g}" if has_range else ""
+        return f"<{value.dtype} {value.shape}{bounds}>"
+    text = repr(value)
+    if isinstance(value, str | bytes) and len(value) > _MAX_CHARACTERS:
+        return f"<{type(value).__name__} of {len(value):,}: {value[:_MAX_CHARACTERS]!r}...>"
+    return text
+
+
+def _copy_values(row: LazySequence) -> SequenceDict:
+    return SequenceDict(
+        (name, value.copy() if isinstance(value, np.ndarray) else value)
         for name, value in row.items()
-    }
+    )
 
 
 def iter_answers(store: Store, predicate: Predicate) -> Iterator[bool]:
@@ -214,14 +249,14 @@ class StoreSequences:
             run.read(list(store.fields))
             for at in range(stop - first):
                 row = {name: run.ids[at]} if named else {}
-                yield row | {name: run.value(name, at) for name in store.fields}
+                yield row | {name: run.stored_value(name, at) for name in store.fields}
 
 
 def _warn_if_lost(name: str, store: Store) -> None:
-    """Warn that ids are left out if the field of their name holds something else."""
+    """Warn that ids are dropped if the field of their name holds something else."""
     if find_key(store.fields, name) is None:
         warnings.warn(
-            f"store: ids are left out: field {name!r} does not hold strings; rename it with "
+            f"store: ids are dropped: field {name!r} does not hold strings; rename it with "
             "`rename`, or pass the field of ids as `key`",
             SeqDataWarning,
             stacklevel=2,

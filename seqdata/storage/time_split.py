@@ -13,8 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.capabilities import get_base_keys
+from seqdata.capabilities import get_base_keys, get_linked_axes
 from seqdata.errors import ConfigError, DataError, must_be
+from seqdata.linked_axes import are_linked
+from seqdata.logical_types import LogicalType, Timestamp
 from seqdata.protocols import Store
 from seqdata.storage.fields import list_axes, make_unknown_name_error
 from seqdata.storage.row_chunks import RowChunks, flatten_column
@@ -26,6 +28,7 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 
 _CHUNK_ROWS = 1 << 20
 _MOST_TIMESTEPS = 1 << 62  # what is farther away is beyond every sequence
+_SECONDS_PER_DAY = 86_400
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _PER_SECOND = {**_UNITS, "ps": 10**12, "fs": 10**15, "as": 10**18}
 _EARLIEST, _LATEST = 315_532_800, 4_102_444_800  # 1980 and 2100, in seconds
@@ -161,6 +164,33 @@ def _parse_bound(name: str, text: str) -> Bound | None:
         raise ConfigError(must_be(f"split: bounds of part {name!r}", needed, found)) from error
 
 
+def make_bounds(name: str, text: str, logical: LogicalType | None) -> tuple[Any, Any]:
+    """Return the bounds of a range ``"start..stop"`` as numbers of a field; None where it is open.
+
+    Args:
+        name: Name of the field, for messages.
+        text: The range.
+        logical: Logical type of the field; None: it holds numbers.
+
+    Raises:
+        ConfigError: If it is not a range, or has dates and the field has none.
+    """
+    parsed = _parse_range(name, text)
+    found: list[Any] = []
+    for bound in (parsed.start, parsed.stop):
+        if isinstance(bound, np.datetime64) and logical is None:
+            raise ConfigError(
+                must_be(f"bounds of {name!r}", "numbers, as its values are", repr(text))
+            )
+        if bound is None:
+            found.append(None)
+        elif logical is not None:
+            found.append(_to_logical(name, bound, logical, None))
+        else:
+            found.append(_to_number(bound, None))
+    return found[0], found[1]
+
+
 def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str | None]:
     """Return the axis that is cut, and the field whose values are compared; None: timesteps."""
     if get_measured_transform(store) is not None or find_longest_context(store):
@@ -193,11 +223,13 @@ def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str
                 )
             )
         axis = str(compared.axis)
-    others = [name for name in list_axes(fields) if name != axis]
+    linked = get_linked_axes(store)
+    others = [name for name in list_axes(fields) if not are_linked(linked, axis, name)]
     if others:
         raise ConfigError(
             f"split: fields must all run along {axis!r} to be cut there, but some run along "
-            f"{others[0]!r}. Leave them out with `select`"
+            f"{others[0]!r}. Leave them out with `select`, or link both axes: pass their sampling "
+            "rates, `rates`, to open_store"
         )
     return axis, field
 
@@ -218,10 +250,15 @@ def _locate_values(
     """Return, for each bound, the number of timesteps of each sequence before it, int64 (n,)."""
     counts = np.zeros((len(bounds), len(store)), dtype=np.int64)
     last_number, last_value = -1, 0
-    if unit is None and any(isinstance(bound, np.datetime64) for bound in bounds):
-        unit = _guess_unit(store, field, axis)
-    exact_limits = [_to_number(bound, unit) for bound in bounds]
-    limits = [_make_limit(limit, np.dtype(store.fields[field].dtype)) for limit in exact_limits]
+    has_dates = any(isinstance(bound, np.datetime64) for bound in bounds)
+    logical = store.fields[field].logical
+    if logical is not None:
+        exact_limits = [_to_logical(field, bound, logical, unit) for bound in bounds]
+    else:
+        if unit is None and has_dates:
+            unit = _guess_unit(store, field, axis)
+        exact_limits = [_to_number(bound, unit) for bound in bounds]
+    limits = [make_limit(limit, np.dtype(store.fields[field].dtype)) for limit in exact_limits]
     for spans in RowChunks.along(store, axis, _CHUNK_ROWS):
         values = flatten_column(store.read(spans, [field], axis=axis)[field])
         numbers = np.repeat(spans[:, 0], spans[:, 2] - spans[:, 1])
@@ -268,6 +305,36 @@ def _guess_unit(store: Store, field: str, axis: str) -> TimeUnit:
     )
 
 
+def _to_logical(field: str, bound: Bound, logical: LogicalType, unit: TimeUnit | None) -> Fraction:
+    """Return a bound as the integers of a field with a logical type count, exactly.
+
+    Raises:
+        ConfigError: If the field holds no dates, or another unit is passed.
+    """
+    if not isinstance(bound, np.datetime64):
+        return Fraction(bound)
+    if not isinstance(logical, Timestamp):
+        needed = "a field of dates, since bounds are dates"
+        raise ConfigError(must_be("split: `along`", needed, f"{field!r}, {logical}"))
+    if unit not in (None, logical.unit):
+        found = f"{unit!r}, but dates of {field!r} are in {logical.unit!r}"
+        raise ConfigError(must_be("split: `unit`", "left out", found))
+    seconds = _to_number(bound, "s")
+    if logical.timezone is not None:
+        seconds -= _find_offset(bound, logical.timezone)
+    return seconds / _SECONDS_PER_DAY if logical.unit == "D" else seconds * _UNITS[logical.unit]
+
+
+def _find_offset(bound: np.datetime64, timezone: str) -> int:
+    """Return the seconds that the clocks of a zone are ahead of UTC at a date of that zone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    local = pa.array([bound.astype("datetime64[s]")])
+    in_zone = pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="latest")
+    return int(local.view("int64")[0].as_py()) - int(in_zone.view("int64")[0].as_py())
+
+
 def _to_number(bound: Bound, unit: TimeUnit | None) -> Fraction:
     """Return a bound in the unit of the data, exactly: a date may lie between two of its values."""
     if not isinstance(bound, np.datetime64):
@@ -281,7 +348,7 @@ def _to_number(bound: Bound, unit: TimeUnit | None) -> Fraction:
     return Fraction(int(date.astype(np.int64)) * _UNITS[unit], _PER_SECOND[written_unit])
 
 
-def _make_limit(limit: Fraction, dtype: np.dtype[Any]) -> int | np.float64:
+def make_limit(limit: Fraction, dtype: np.dtype[Any]) -> int | np.float64:
     """Return the least number that values of a dtype are below if they are below a limit."""
     if dtype.kind in "iu":
         return math.ceil(limit)

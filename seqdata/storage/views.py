@@ -9,6 +9,7 @@ index that is planned over. Reads: numbers, ids. Makes: stores.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -16,12 +17,14 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqdata.capabilities import get_base_keys
-from seqdata.errors import ConfigError
+from seqdata.capabilities import get_axis_starts, get_base_keys, get_linked_axes
+from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.linked_axes import Axis
+from seqdata.plotting.axes import draw
 from seqdata.protocols import Field, Store, SupportsObserver
 from seqdata.storage.data_location import DataLocation, SupportsLocation
-from seqdata.storage.fields import default_axis, make_unknown_name_error
-from seqdata.storage.ids import Ids, is_batch, name_sequences
+from seqdata.storage.fields import ID_FIELD, default_axis, make_unknown_name_error
+from seqdata.storage.ids import Ids, check_id_field, is_batch, name_sequences, read_ids
 from seqdata.storage.selection import (
     MeasuredTransform,
     NameMap,
@@ -34,7 +37,7 @@ from seqdata.storage.selection import (
     rename_fields,
     select_names,
 )
-from seqdata.storage.store_repr import format_html, format_text
+from seqdata.storage.store_repr import chart_store, format_html, format_text
 from seqdata.storage.store_rows import Predicate, iter_answers, iter_dicts, read_dict
 
 
@@ -76,6 +79,27 @@ class SequenceStore(Store):
 
     def _repr_html_(self) -> str:
         return format_html(self, self.title)
+
+    def plot(self, ax: Any = None, *, axis: str | None = None) -> Any:
+        """Draw a histogram of the lengths with matplotlib.
+
+        Args:
+            ax: Axes to draw into; None: those of a new figure.
+            axis: Axis of the lengths; None: all, below each other, or in given axes the first.
+
+        Returns:
+            The axes; of several axes of the data the figure.
+
+        Raises:
+            ConfigError: If matplotlib is not installed.
+            UnknownNameError: If the data has no such axis.
+
+        Examples:
+            >>> from seqdata import open_store
+            >>> open_store([[1, 2, 3], [4]]).plot().get_xlabel()
+            "length along 'time', timesteps"
+        """
+        return draw(chart_store(self, axis, is_single=ax is not None), ax)
 
     @property
     def ids(self) -> Ids:
@@ -147,6 +171,31 @@ class SequenceStore(Store):
         """
         return _select_fields("rename", self, rename_fields(self.fields, names))
 
+    def with_fields(
+        self, fields: Mapping[str, Any], axes: Mapping[str, str | None] | None = None
+    ) -> SequenceStore:
+        """Return the store with further fields, which are kept in memory.
+
+        Args:
+            fields: Name -> values in the order of this store, or a dict id -> value. An array or a
+                list of numbers or strings has one per sequence; of a list of arrays each is ragged.
+            axes: Field -> its axis, also a new one; None: one value per sequence.
+
+        Raises:
+            ConfigError: If a name is taken, or a value has not the timesteps of its axis.
+            UnknownNameError: If an id has no value.
+            DecodeError: If values are not all alike.
+
+        Examples:
+            >>> from seqdata import open_store
+            >>> store = open_store([{"id": "a", "x": [1, 2]}, {"id": "b", "x": [3]}])
+            >>> store.with_fields({"label": {"b": 1, "a": 0}})["b"]["label"]
+            np.int64(1)
+        """
+        from seqdata.storage.added_fields import add_fields  # which inherits this class
+
+        return add_fields(self, fields, axes)
+
 
 class View(SequenceStore):
     """A store that selects sequences and fields of a base store. Made by the functions below.
@@ -156,12 +205,16 @@ class View(SequenceStore):
         numbers: int64 (sequences,), the base's numbers; repeats allowed. None: all, in its order.
         measured_transform: A transform; the view's lengths along its axis are those of its results.
         names: Name -> the base's name, of the fields that are shown; None: all as they are.
+        id_name: The base's name of the field that holds the ids; None: its own ids.
+        linked_axes: Axis -> its clock; None: those of the base.
     """
 
     __slots__ = (
         "_base",
         "_fingerprint",
+        "_id_name",
         "_lengths_of",
+        "_linked_axes",
         "_measured_transform",
         "_names",
         "_numbers",
@@ -173,17 +226,22 @@ class View(SequenceStore):
         numbers: NDArray[np.int64] | None = None,
         measured_transform: MeasuredTransform | None = None,
         names: NameMap | None = None,
+        id_name: str | None = None,
+        linked_axes: Mapping[str, Axis] | None = None,
     ) -> None:
         self._base = base
+        self._linked_axes = linked_axes
         self._numbers = numbers
         self._measured_transform = measured_transform
         self._names = names
+        self._id_name = id_name
         fields = {} if names is None else self.fields
         self._lengths_of = SelectedLengths(base.lengths_of, fields, numbers, measured_transform)
         self._fingerprint: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return View, (self._base, self._numbers, self._measured_transform, self._names)
+        arguments = (self._base, self._numbers, self._measured_transform, self._names)
+        return View, (*arguments, self._id_name, self._linked_axes)
 
     def __len__(self) -> int:
         return len(self._base if self._numbers is None else self._numbers)
@@ -192,7 +250,9 @@ class View(SequenceStore):
     def title(self) -> str:
         """One line that names the view and its base."""
         base = format_title(self._base)
-        return base if self.is_identity else f"View({len(self)} of {base})"
+        chosen = (self._numbers, self._names, self._measured_transform, self._id_name)
+        is_base = all(each is None for each in chosen)
+        return base if is_base else f"View({len(self)} of {base})"
 
     @property
     def base(self) -> Store:
@@ -217,6 +277,11 @@ class View(SequenceStore):
         return self._names
 
     @property
+    def id_name(self) -> str | None:
+        """The base's name of the field that holds the ids; None: its own ids."""
+        return self._id_name
+
+    @property
     def has_all_sequences(self) -> bool:
         """Whether all sequences of the base are selected, in their order."""
         return self._numbers is None
@@ -224,7 +289,8 @@ class View(SequenceStore):
     @property
     def is_identity(self) -> bool:
         """Whether nothing is selected, renamed or carried: it stands for its base."""
-        return self._numbers is None and self._names is None and self._measured_transform is None
+        chosen = (self._numbers, self._names, self._measured_transform, self._id_name)
+        return self._linked_axes is None and all(each is None for each in chosen)
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -255,10 +321,13 @@ class View(SequenceStore):
         if self.is_identity:
             return self._base.fingerprint
         if self._fingerprint is None:
-            numbers = None if self._numbers is None and self._names is not None else self.numbers
+            has_others = self._names is not None or self._id_name is not None
+            has_others |= self._linked_axes is not None and self._measured_transform is None
+            numbers = None if self._numbers is None and has_others else self.numbers
             self._fingerprint = digest_selection(
-                self._base.fingerprint, numbers, self._names, self._measured_transform
-            )
+                self._base.fingerprint, numbers, self._names, self._measured_transform,
+                self._id_name, self._linked_axes,
+            )  # fmt: skip
         return self._fingerprint
 
     def keys(self, numbers: Any) -> list[str]:
@@ -281,7 +350,9 @@ class View(SequenceStore):
 
     def base_keys(self, numbers: NDArray[np.int64]) -> list[str]:
         """Return the ids of sequences by the base's numbers, which ``base_numbers`` returns."""
-        return get_base_keys(self._base, numbers)
+        if self._id_name is None:
+            return get_base_keys(self._base, numbers)
+        return read_ids(self._base, self._id_name, numbers)
 
     def base_name(self, name: str) -> str:
         """Return the base's name of a field.
@@ -329,7 +400,41 @@ class View(SequenceStore):
         if not isinstance(self._base, SupportsObserver):
             return self
         base = self._base.observe(on_sequence)
-        return View(base, self._numbers, self._measured_transform, self._names)
+        own = (self._numbers, self._measured_transform, self._names, self._id_name)
+        return View(base, *own, self._linked_axes)
+
+    @property
+    def linked_axes(self) -> Mapping[str, Axis]:
+        """Axis -> its clock, without that of an axis whose lengths a transform changes."""
+        carried, own = self._measured_transform, self._linked_axes
+        linked = get_linked_axes(self._base) if own is None else own
+        changed = None if carried is None else carried.axis
+        shown = [name for name in self._lengths_of if name != changed]
+        return {name: linked[name] for name in shown if name in linked}
+
+    @property
+    def own_linked_axes(self) -> Mapping[str, Axis] | None:
+        """The clocks that replace those of the base; None: none do."""
+        return self._linked_axes
+
+    def axis_starts(self, axis: str) -> NDArray[np.int64] | None:
+        """Return the first timestep of each sequence in its recording; None: all begin at 0."""
+        starts = get_axis_starts(self._base, axis)
+        return starts if starts is None or self._numbers is None else starts[self._numbers]
+
+
+def link_axes(store: Store, linked_axes: Mapping[str, Axis]) -> View:
+    """Return the view of a store with the clocks of axes, in addition to those that it has.
+
+    Args:
+        store: Any store.
+        linked_axes: Axis -> its clock.
+    """
+    linked = {**get_linked_axes(store), **linked_axes}
+    if not isinstance(store, View):
+        return View(store, linked_axes=linked)
+    numbers = None if store.has_all_sequences else store.numbers
+    return View(store.base, numbers, store.measured_transform, store.names, store.id_name, linked)
 
 
 def format_title(store: Store) -> str:
@@ -352,16 +457,19 @@ def get_measured_transform(store: Store) -> MeasuredTransform | None:
 def without_transform(store: Store) -> Store:
     """Return the same sequences without the transform that a view of them carries."""
     if isinstance(store, View) and store.measured_transform is not None:
-        return View(
-            store.base, None if store.has_all_sequences else store.numbers, names=store.names
-        )
+        numbers = None if store.has_all_sequences else store.numbers
+        linked = store.own_linked_axes
+        return View(store.base, numbers, None, store.names, store.id_name, linked)
     return store
 
 
 def with_transform(store: Store, measured_transform: MeasuredTransform) -> View:
     """Return the view of all sequences of a store that carries a transform."""
     if isinstance(store, View):
-        return View(store.base, store.numbers, measured_transform, store.names)
+        return View(
+            store.base, store.numbers, measured_transform, store.names, store.id_name,
+            store.own_linked_axes,
+        )  # fmt: skip
     return View(store, np.arange(len(store), dtype=np.int64), measured_transform)
 
 
@@ -389,7 +497,8 @@ def _select(store: Store, numbers: NDArray[np.int64]) -> View:
         if transform is not None:
             transform = replace(transform, lengths=transform.lengths[numbers])
         chosen = numbers if store.has_all_sequences else store.numbers[numbers]
-        return View(store.base, chosen, transform, store.names)
+        own = (store.names, store.id_name, store.own_linked_axes)
+        return View(store.base, chosen, transform, *own)
     _check_selectable(store)
     return View(store, numbers)
 
@@ -430,16 +539,56 @@ def _check_selectable(store: Store) -> None:
 
 
 def _select_fields(caller: str, store: Store, names: NameMap) -> View:
+    renamed = names.get(ID_FIELD, ID_FIELD)
+    id_name = None if renamed == ID_FIELD else renamed
     if not isinstance(store, View):
         _check_selectable(store)
-        return View(store, names=names)
+        if id_name is not None:
+            check_id_field(store, id_name)
+        return View(store, names=names, id_name=id_name)
     if store.measured_transform is not None:
         raise ConfigError(
             f"{caller}: a view that carries a transform must keep its fields, which the transform "
             f"takes. Call `{caller}` before `measure_lengths`, or pass `fields` to the Loader"
         )
+    if id_name is not None:
+        check_id_field(store, id_name)
+        id_name = store.base_name(id_name)
     names = {name: store.base_name(old) for name, old in names.items()}
-    return View(store.base, None if store.has_all_sequences else store.numbers, None, names)
+    numbers = None if store.has_all_sequences else store.numbers
+    id_name = id_name or store.id_name
+    return View(store.base, numbers, None, names, id_name, store.own_linked_axes)
+
+
+def with_ids(store: Store, name: str) -> View:
+    """Return the view of a store whose sequences are named by a field, which stays one.
+
+    Args:
+        store: Any store.
+        name: A field of strings or integers, one per sequence. A field ``id`` of something else is
+            dropped, with a warning.
+
+    Raises:
+        ConfigError: If there is no such field, or it is of other values.
+        DecodeError: If two sequences have one value.
+    """
+    check_id_field(store, name)
+    shown: dict[str, str] | None = None
+    if ID_FIELD in store.fields and name != ID_FIELD:
+        warnings.warn(
+            f"{format_title(store)}: field {ID_FIELD!r} is dropped: sequences are named by "
+            f"{name!r}. Rename the field to keep it",
+            SeqDataWarning,
+            stacklevel=2,
+        )
+        shown = {each: each for each in store.fields if each != ID_FIELD}
+    view = View(store) if not isinstance(store, View) else store
+    names = view.names if shown is None else {each: view.base_name(each) for each in shown}
+    numbers = None if view.has_all_sequences else view.numbers
+    return View(
+        view.base, numbers, view.measured_transform, names, view.base_name(name),
+        view.own_linked_axes,
+    )  # fmt: skip
 
 
 def locate_sequence(store: Store, number: int) -> DataLocation:

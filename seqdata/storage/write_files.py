@@ -70,7 +70,7 @@ _INDEX_FILE = f"{INDEX_FOLDER}/{name_index_file()}"
 
 
 class ShardEncoder(Protocol):
-    """Turns the sequences of a data set into the bytes of its files."""
+    """Turns the sequences of a dataset into the bytes of its files."""
 
     @property
     def declared(self) -> DeclaredFields:
@@ -201,12 +201,29 @@ def _write_local(  # noqa: PLR0913
         else:
             shuffled = open_shuffled(writer, sequences, axes, seed=shuffle, make_id=_number_key)
             first, rows, axes = shuffled.first, shuffled.rows, shuffled.axes
-        shard_format = _ShardFormat(infer_fields(first, axes), resume_key, file_format)
+        fields = infer_fields(first, axes)
+        _refuse_logical_types(fields, file_format)
+        shard_format = _ShardFormat(fields, resume_key, file_format)
         encoder = shard_format.make_encoder()
         shards = writer.write_rows(rows, shard_format)
         if encoder.key is not None:
             _check_keys(writer.folder, shards)
         _commit(root, writer.folder, shards, suffix, encoder.shard_encoder.declared)
+
+
+def _refuse_logical_types(fields: Mapping[str, Field], file_format: WritableFormat) -> None:
+    """Raise if a field holds dates or strings per timestep, which would become bare integers.
+
+    Raises:
+        ConfigError: If so.
+    """
+    for name, field in fields.items():
+        if field.logical is not None:
+            raise ConfigError(
+                f"write_store: field {name!r} must hold numbers or bytes to be written to files of "
+                f"{file_format.suffixes[0]!r}, but holds {field.logical}, which they do not keep. "
+                "Write an Arrow store (`format='arrow'`), or convert the field to integers"
+            )
 
 
 def _check_target(root: Path, suffix: str, *, overwrite: bool) -> None:
@@ -224,7 +241,7 @@ def _check_target(root: Path, suffix: str, *, overwrite: bool) -> None:
 
 
 def _make_target_error(location: str, others: list[str], names: list[str]) -> ConfigError:
-    advice = "Choose one" if others else "Choose one, or pass `overwrite`=True"
+    advice = "Choose one" if others else "Choose one, or pass `overwrite=True`"
     return ConfigError(
         f"{location}: must be an empty folder, but holds {(others or names)[0]!r}. {advice}"
     )

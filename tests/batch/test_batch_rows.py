@@ -32,7 +32,7 @@ def test_rows_of_a_batch_by_hand_keep_its_width():
         num_tokens=2, horizon=2,
     ).validate()  # fmt: skip
     left = batch.real().validate()
-    assert left.future["x"].tolist() == batch.future["x"][1:].tolist() == [[12, 13]]
+    assert left.future["x"].tolist() == batch.future["x"][1:].tolist() == [[9, 10]]
     assert left.mask.shape == (1, 5)
 
 

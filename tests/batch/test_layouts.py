@@ -119,7 +119,7 @@ def test_documents_packed_into_rows_are_told_apart():
 def test_what_counts_lies_beside_the_values(layout):
     loader = Loader(MemoryStore.of(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
                     world=World(1, 3))  # fmt: skip
-    (dummy,) = loader  # 2 batches on 3 ranks: rank 1 has a batch, rank 2 dummy rows
+    (dummy,) = loader  # 2 batches on 3 ranks: rank 1 has a batch, rank 2 padding rows
     assert int(dummy.score.sum()) == dummy.num_tokens
     other = Loader(MemoryStore.of(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
                    world=World(2, 3))  # fmt: skip
@@ -295,7 +295,8 @@ UNSIGNED = [  # a policy of each way to lay rows, and the collators that can
 def test_unsigned_values_are_those_of_the_same_bits(dtype, policy, collators):
     stores = [MemoryStore.of(rows, axes=AXES) for rows in rows_of_bits(dtype)]
     for collator in collators:
-        for pair in zip(*(Loader(s, policy, collator=collator) for s in stores), strict=True):
+        loaders = [Loader(s, policy, collator=collator, whole=("text",)) for s in stores]
+        for pair in zip(*loaders, strict=True):
             with NoneUnsigned():
                 if collators is LAYOUTS:
                     for layout in LAYOUTS:

@@ -1,5 +1,6 @@
 """Run commands, and find one thing in what they return."""
 
+import re
 from typing import Any
 
 from click.testing import CliRunner
@@ -24,3 +25,8 @@ def run_plan(*arguments, code=0):
     done = CliRunner().invoke(app, ["plan", *map(str, arguments)])
     assert done.exit_code == code, done.output
     return done.output if code == 0 else done.stderr
+
+
+def read_rows(text: str) -> list[list[str]]:
+    """Return the cells of each line; those of a table are two or more blanks apart."""
+    return [re.split(r" {2,}", line.strip()) for line in text.splitlines()]

@@ -16,7 +16,18 @@ from seqdata.cli import main
 from seqdata.cli.app import app
 from seqdata_testing.waiting import patient
 
-COMMANDS = ["doctor", "index", "plan", "plugins", "replay", "stats", "verify", "why", "write"]
+COMMANDS = [
+    "doctor",
+    "fit",
+    "index",
+    "plan",
+    "plugins",
+    "replay",
+    "stats",
+    "verify",
+    "why",
+    "write",
+]
 
 
 def run(*arguments):

@@ -117,16 +117,26 @@ def columns(sequence, rng):
 
 def test_a_report_for_people_ends_with_counts(store):
     text = run_doctor(store)
-    assert "machine\n  ok   cores: " in text
-    assert f"{store}\n  ok   shards: 30 sequences in 1 shard" in text
-    assert text.splitlines()[-1].endswith(", 0 bad")
+    assert "ok   " not in text
+    assert text.splitlines()[-1].startswith("0 bad, ")
+    assert text.splitlines()[-1].endswith(" ok (-v lists what is ok)")
+    everything = run_doctor(store, "-v")
+    assert "ok   machine: cores: " in everything
+    assert f"ok   {store}: shards: 30 sequences in 1 shard" in everything
+
+
+def test_what_is_bad_comes_first(tmp_path):
+    text = run_doctor(str(tmp_path / "none"), "--verbose", code=1)
+    states = [line.split()[0] for line in text.splitlines()[:-1] if not line.startswith(" ")]
+    assert states == sorted(states, key=["bad", "warn", "note", "ok"].index)
+    assert {"bad", "ok"} <= set(states)
 
 
 def test_a_store_that_is_not_there_is_an_exit_code(tmp_path):
     text = run_doctor(str(tmp_path / "none"), code=1)
-    assert "  bad  store: " in text
-    assert "       do: see the message's end" in text
-    assert text.splitlines()[-1].endswith(", 1 bad")
+    assert text.startswith(f"bad  {tmp_path / 'none'}: store: ")
+    assert "\n     do: see the message's end" in text
+    assert text.splitlines()[-1].startswith("1 bad, ")
 
 
 def test_a_run_file_that_is_not_there_is_an_error():

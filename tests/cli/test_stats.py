@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from seqdata.api import write_store
 from seqdata.cli.app import app
 from seqdata.cli.stats import find_sizes
+from tests.cli.commands import read_rows
 
 
 @pytest.fixture
@@ -32,13 +33,13 @@ def run(*arguments):
 def test_a_report_shows_fields_lengths_and_shards(store):
     text = run(store)
     assert f"{store}: 5 sequences in 4 shards, " in text
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    rows = read_rows(text)
     assert ["mel", "float32", "[T, 4]", "time"] in rows
     assert ["y", "int64", "[]", "(per sequence)"] in rows
     assert ["0", "2", "21.4", "81", "100", "1"] in rows
     assert "Lengths along 'time': 107 timesteps" in text
     assert "Lengths along 'text': 214 timesteps" in text
-    bars = {line.split()[0]: line.split()[-1] for line in text.splitlines() if "█" in line}
+    bars = {line.split()[0]: line.split()[1] for line in text.splitlines() if "█" in line}
     assert bars["64-100"] == "1"
 
 

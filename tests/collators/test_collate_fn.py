@@ -69,7 +69,7 @@ def test_the_default_of_torch_is_accepted():
 
 
 def test_dummy_rows_that_it_could_not_tell_are_refused():
-    with pytest.raises(ConfigError, match=r"has no 'weight' to mark dummy rows. .*tail='drop'"):
+    with pytest.raises(ConfigError, match=r"has no 'weight' to mark padding rows. .*tail='drop'"):
         Loader(ROWS, Fixed(2), collator=as_pairs, world=World(0, 2))
     loader = Loader(ROWS, Fixed(2), collator=as_pairs, world=World(0, 2), tail="drop")
     assert len(list(loader)) == 1

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def list_dealt(told: list[dict[str, Any]]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Return the batches of all ranks in the order of the plan, without dummy rows."""
+    """Return the batches of all ranks in the order of the plan, without padding rows."""
     return [
         entry
         for step in zip(*(one["train"] for one in told), strict=True)

@@ -31,6 +31,7 @@ from tests.distributed import (
     feedback,
     lanes,
     returned,
+    shaped,
     watching,
     zipped,
 )
@@ -281,5 +282,6 @@ TASKS = dict(  # a name that two files use is an error
     **lanes.TASKS,
     **watching.TASKS,
     **returned.TASKS,
+    **shaped.TASKS,
     **zipped.TASKS,
 )

@@ -30,7 +30,7 @@ def test_each_rank_is_known_at_the_end_of_an_epoch(ranks, tmp_path):
 
 
 def test_a_rank_with_dummy_rows_has_them_as_padding(ranks):
-    spec = {"callback": "data", "data": {"count": 4}}  # one batch: rank 1 has dummy rows
+    spec = {"callback": "data", "data": {"count": 4}}  # one batch: rank 1 has padding rows
     one, _ = ranks.play("watch", 2, spec)
     assert one["ranks"][1]["tokens"] == one["ranks"][1]["real"] == 0 < one["ranks"][1]["padded"]
     assert one["metrics"]["data/rank_1/padding_share"] == 1.0
@@ -147,7 +147,7 @@ def test_losses_of_all_ranks_are_in_one_record_of_one_fit(ranks, tmp_path):
     blocks = list(losses.iterate_blocks())
     for epoch in range(2):
         ids = [id_ for block in blocks for id_ in block.select(block.epochs == epoch).ids.tolist()]
-        assert sorted(ids) == list(range(27))  # each once, without dummy rows
+        assert sorted(ids) == list(range(27))  # each once, without padding rows
     table = StepLosses.read(losses)
     assert table.steps.tolist() == [0, 1, 2, 3]
     assert table.batches.tolist() == [4, 3, 4, 3]  # of 7 an epoch

@@ -14,7 +14,7 @@ EPOCHS = 2
 
 
 def dealt(told: list[dict[str, Any]]) -> list[tuple[int, int, list[Any]]]:
-    """Return what all ranks of a part were handed, in the order of the plan, without dummy rows."""
+    """Return what all ranks of a part were handed, in order of the plan, without padding rows."""
     found: dict[tuple[int, int], list[Any]] = {}
     for step in zip(*(one["seen"] for one in told), strict=True):
         for ((epoch, number, rows),) in step:

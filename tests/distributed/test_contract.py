@@ -1,6 +1,6 @@
-"""The items of docs/reference/lightning-contract.md that need ranks: what Lightning does to others.
+"""The items of docs/about/lightning-contract.md that need ranks: what Lightning does to others.
 
-And what two nodes make of one data set. Items that are kept by our loaders are in ``test_ranks``.
+And what two nodes make of one dataset. Items that are kept by our loaders are in ``test_ranks``.
 """
 
 import pytest

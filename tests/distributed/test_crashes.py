@@ -47,7 +47,7 @@ class Told:
 
 
 def merged(told: list[dict[str, Any]]) -> list[tuple[int, int, list[int]]]:
-    """Return the batches that were trained, in the order of the plan, without dummy rows."""
+    """Return the batches that were trained, in the order of the plan, without padding rows."""
     found: dict[tuple[int, int], list[int]] = {}
     for one in told:
         for epoch, number, ids in one["steps"]:
@@ -158,7 +158,7 @@ CASES = {
         Run(2, "segments", "", 7),
         [Part(2, "on_after_backward", 4, "exception"), Part(3, "training_step", 3, "exception")],
     ),
-    "masked lanes, and dummy rows": (
+    "masked lanes, and padding rows": (
         Run(1, "rows", "sequences", 7),
         [Part(2, "training_step", 5, "step"), Part(1, "on_validation_start", 1, "exception")],
     ),

@@ -86,12 +86,13 @@ def test_all_that_differs_is_named_at_once(ranks, tmp_path):
 
 def test_settings_that_differ_are_warned_of_on_every_rank(ranks):
     other = {"precision": "high", "variables": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}}
-    told = ranks.play("prepared", 2, {}, ranks={1: other})
+    own = {"variables": {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}}
+    told = ranks.play("prepared", 2, {}, ranks={0: own, 1: other})
     assert told[0] == told[1]
     (message,) = told[0]["warned"]
     assert message == (
         "ranks: `float32 matmul precision` is 'highest' on rank 0 but 'high' on rank 1; "
-        "`CUBLAS_WORKSPACE_CONFIG` is None on rank 0 but ':4096:8' on rank 1; results may "
+        "`CUBLAS_WORKSPACE_CONFIG` is ':16:8' on rank 0 but ':4096:8' on rank 1; results may "
         "differ between ranks. Configure every rank alike"
     )
 

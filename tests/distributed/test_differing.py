@@ -19,7 +19,7 @@ CASES = [
     if name not in ("test", "predict")  # they are not opened by a fit
 ]
 AT_ONCE = [
-    ("data", "transform", 1), ("trainer", "limit_val_batches", 0),
+    ("data", "transform", 1), ("data", "on_error", 0), ("trainer", "limit_val_batches", 0),
     ("trainer", "val_check_interval", 0), ("trainer", "num_sanity_val_steps", 0),
     ("trainer", "callbacks", 0),
 ]  # fmt: skip

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.distributed
 
 
 DATA = [
-    {"val": 1},  # one sequence: all ranks but one have dummy rows
+    {"val": 1},  # one sequence: all ranks but one have padding rows
     {"val": 5},
     {"val": 23},
     {"val": 23, "tail": "repeat"},  # for training only

@@ -77,7 +77,7 @@ def test_a_limit_is_refused_by_every_rank_before_it_begins(ranks, tmp_path):
 
 
 def test_the_exact_mean_is_that_of_one_process_and_the_mean_of_means_is_not(ranks):
-    spec = {"data": {"val": 5}}  # three batches: rank 1 gets a dummy row
+    spec = {"data": {"val": 5}}  # three batches: rank 1 gets a padding row
     alone = exact_mean({**spec, "world": 1})
     one, two = ranks.play("exact_mean", 2, spec)
     assert one["mean"] == two["mean"] == pytest.approx(alone["mean"], rel=1e-12)

@@ -17,7 +17,7 @@ def test_ranks_take_equal_steps_and_each_sequence_once(ranks):
     for epoch in (0, 1):
         of_epoch = [entry[2] for told in (one, two) for entry in told["train"] if entry[0] == epoch]
         assert ids_of(of_epoch) == list(range(27))
-    for step in (4, 8):  # five sequences in three batches: rank 1 gets a dummy row
+    for step in (4, 8):  # five sequences in three batches: rank 1 gets a padding row
         assert ids_of(ids for told in (one, two) for at, ids in told["val"] if at == step) == [
             0,
             1,

@@ -11,11 +11,11 @@ from tests.distributed.ddp import under_ddp
 from tests.lightning.harness import Recorder, fit, sequences
 
 ZIP = Zip({"labelled": Bucketed(3), "unlabelled": TokenBudget(30)}, lead="labelled").for_ranks(2)
-STEPS = 9  # of an epoch: an odd number, so that a rank has dummy rows
+STEPS = 9  # of an epoch: an odd number, so that a rank has padding rows
 
 
 class Zipped(Recorder):
-    """It trains on both parts, and notes their batches without dummy rows."""
+    """It trains on both parts, and notes their batches without padding rows."""
 
     def training_step(self, batch, batch_idx):
         loss = torch.zeros((), dtype=torch.float64)

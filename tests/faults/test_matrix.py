@@ -14,7 +14,7 @@ from seqdata_testing.faults.targets import OWN
 
 TAR = "seqdata_webdataset.faults:TAR"
 FORMS = ("arrow", "arrow remote", "tar", "tar remote")
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "when-something-breaks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "about" / "when-something-breaks.md"
 TARGETS = [find_target(TAR)]
 QUICK = [case for case in all_cases(TARGETS, quick=True) if case.quick]
 EVERY = all_cases(TARGETS)

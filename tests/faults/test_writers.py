@@ -19,13 +19,14 @@ import pytest
 from seqdata import open_store, write_store
 from seqdata.cli._report.batch import save_batch
 from seqdata.cli._report.ledger import write_ledger
-from seqdata.cli._report.plots import make_figure, save_figure
+from seqdata.cli._report.plots import save_figure
 from seqdata.errors import SeqDataError
 from seqdata.fitting.fit import fit
 from seqdata.fitting.mean_std import MeanStd
 from seqdata.loading.error_log import ErrorLog, read_error_list
 from seqdata.loading.loader import Loader
 from seqdata.loading.step_requests import StepRequest
+from seqdata.plotting.axes import make_figure
 from seqdata.policies.fixed import Fixed
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.loss_files import LossHeader, LossWriter
@@ -63,7 +64,7 @@ def write_batch(path):
 
 
 def write_plot(path):
-    figure = make_figure((9, 9))
+    figure = make_figure((9, 9), "test")
     figure.subplots().plot(np.sin(np.arange(99.0)))
     save_figure(figure, path)
 

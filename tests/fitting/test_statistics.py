@@ -121,7 +121,7 @@ def test_a_state_is_read_with_weights_only(fitted, tmp_path):
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert Statistics.from_state_dict(state) == fitted
     assert Statistics.from_state_dict(state).fitted_on == fitted.fitted_on
-    with pytest.raises(ConfigError, match="must have `content` and `digest`, but has nothing"):
+    with pytest.raises(ConfigError, match="the strings `content` and `digest`, but has nothing"):
         Statistics.from_state_dict({})
     with pytest.raises(ConfigError, match="content must be JSON that `fit` made, but is damaged"):
         Statistics("zlib:damaged")

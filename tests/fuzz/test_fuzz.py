@@ -181,4 +181,4 @@ def test_files_that_ask_for_much_memory_are_refused_before_it_is_taken(tmp_path)
     for line in lines:
         assert line["outcome"] == "LimitError", line
         assert line["grown"] < BOMB_CAP, line
-        assert "If you trust the file, write it again in smaller units" in line["told"]
+        assert "If you trust the file, write it again within this limit" in line["told"]

@@ -1,6 +1,6 @@
 """What Lightning itself does, pinned: a release that does otherwise is noticed here.
 
-The numbers are items of docs/reference/lightning-contract.md. None of these runs has a loader of
+The numbers are items of docs/about/lightning-contract.md. None of these runs has a loader of
 ours unless its name says so.
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs" / "reference" / "lightning-contract.md"
+PAGE = TESTS.parent / "docs" / "about" / "lightning-contract.md"
 ITEMS = 40
 ROW = re.compile(r"^\| (\d+) \| (ours|Lightning|both) \| .+ \| (.+) \|$", re.MULTILINE)
 NAME = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -55,7 +55,7 @@ def marks(file: str, name: str) -> list[str]:
 
 
 def test_every_test_that_a_page_names_is_there():
-    text = (PAGE.parents[1] / "explanation" / "common-advice.md").read_text("utf-8")
+    text = (PAGE.parent / "common-advice.md").read_text("utf-8")
     found = NAME.findall(text)
     assert len(found) > 20
     assert not [f"{file}::{name}" for file, name in found if name not in functions(file)]

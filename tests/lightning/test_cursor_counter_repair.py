@@ -8,7 +8,13 @@ import torch
 
 from seqdata.errors import SeqDataWarning
 from seqdata.lightning.adapter import LoopStates
-from seqdata.lightning.cursor import Pending, ResumePoint, reopen_validation, repair_counters
+from seqdata.lightning.cursor import (
+    Pending,
+    ResumePoint,
+    reopen_epoch_end,
+    reopen_validation,
+    repair_counters,
+)
 from seqdata.resume_state import RunPosition
 from tests.lightning.harness import Recorder, data_of, fit
 
@@ -31,6 +37,21 @@ def states(*, epochs: tuple, current: tuple, total: tuple, last: bool = False) -
             "is_last_batch": False,
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("epochs", "processed"),
+    [
+        ((2, 2, 2, 1), 1),  # its end failed: it is repeated
+        ((2, 2, 2, 2), 2),  # it has ended
+        ((2, 2, 1, 1), 1),  # its end has not begun
+    ],
+)
+def test_the_end_of_an_epoch_is_repeated_only_if_it_began_and_did_not_end(epochs, processed):
+    saved = states(epochs=epochs, current=(4, 4, 4, 4), total=(8, 8, 8, 8))
+    reopen_epoch_end(saved)
+    expected = tracker(*epochs[:2], processed, epochs[3])
+    assert saved.epochs == {"current": expected, "total": expected}
 
 
 @pytest.mark.parametrize(

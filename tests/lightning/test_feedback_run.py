@@ -114,7 +114,7 @@ def test_weights_of_a_checkpoint_are_compared_with_its_digest(tmp_path):
 
 def test_a_resume_with_segments_of_another_length_is_refused(tmp_path):
     feed(folder=tmp_path, max_epochs=1)
-    with pytest.raises(ResumeError, match=r"batches=8\)\", but is .*batches=12\)"):
+    with pytest.raises(ResumeError, match=r"batches=8\)', but is '.*batches=12\)"):
         feed(ckpt=saved(tmp_path)[0], every=3)
 
 

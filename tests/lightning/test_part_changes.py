@@ -68,11 +68,11 @@ def checkpoints(tmp_path_factory):
 @pytest.mark.parametrize(
     ("step", "first", "steps", "text"),
     [
-        (5, (0, 8), 12 + 20, "Batches 5 to 7 of epoch 0 are left out"),
-        (8, (0, 8), 12 + 20, "No batch is left out. It continues at batch 8 of epoch 0"),
-        (17, (1, 0), 20, "Batches 17 to 19 of epoch 0 are left out"),
-        (20, (1, 0), 20, "No batch is left out. It continues at batch 0 of epoch 1"),
-        (29, (1, 16), 4, "Batches 9 to 15 of epoch 1 are left out"),
+        (5, (0, 8), 12 + 20, "Batches 5 to 7 of epoch 0 are dropped"),
+        (8, (0, 8), 12 + 20, "No batch is dropped. It continues at batch 8 of epoch 0"),
+        (17, (1, 0), 20, "Batches 17 to 19 of epoch 0 are dropped"),
+        (20, (1, 0), 20, "No batch is dropped. It continues at batch 0 of epoch 1"),
+        (29, (1, 16), 4, "Batches 9 to 15 of epoch 1 are dropped"),
     ],
 )
 def test_a_fit_continues_where_the_next_segment_begins(checkpoints, step, first, steps, text):
@@ -174,9 +174,9 @@ def test_an_epoch_that_a_limit_ends_is_left_out_with_its_rest(checkpoints):
          "added, 'b' was removed. Restore what changed, or pass on_changed='next_segment' .* or "
          "on_changed='next_epoch' .*, or fit without `ckpt_path`"),
         ({"policy": Mix({"a": 1, "c": 1}, Bucketed(2)), **NEXT}, ConfigError,
-         r"datamodule: `batching` with `on_changed`='next_segment' must be segments of a mixture"),
+         r"datamodule: `batching` with `on_changed='next_segment'` must be segments of a mixture"),
         ({"trainer": {"overfit_batches": 4}, **NEXT}, ConfigError,
-         "`on_changed`='next_segment' must be without `overfit_batches`"),
+         "`on_changed='next_segment'` must be without `overfit_batches`"),
     ],
 )  # fmt: skip
 def test_what_cannot_continue_is_refused_before_the_first_batch(

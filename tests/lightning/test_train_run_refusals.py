@@ -37,7 +37,7 @@ def edited(path, folder, change):
         ({"count": 24}, "`data` was .*, but is .*pass on_changed='next_epoch'"),
         (
             {"batching": Bucketed(5)},
-            '`policy` was "Bucketed.batch_size=4.*, but is "Bucketed.batch_size=5',
+            "was 'Bucketed.batch_size=4, balance_ranks=2.', but is 'Bucketed.batch_size=5",
         ),
         ({"seed": 4}, "`seed` was 3, but is 4. A state continues only over the same plan"),
         ({"shift": 1}, "resume: `shift` was 0, but is 1. A state continues"),

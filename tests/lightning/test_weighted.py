@@ -190,7 +190,7 @@ def test_a_function_with_arguments_is_continued_and_replayed(store, tmp_path, po
     assert made.engine.plan(epoch).batch(number).spans[:, 0].tolist() == list(ids)
     option = "chunk" if isinstance(policy, TBPTT) else "by"
     changed = replace(policy, **{option: partial(limit_by, 5, longest=2)})
-    with pytest.raises(ResumeError, match=r"partial\(limit_by, 5, longest=2\)"):
+    with pytest.raises(ResumeError, match=r"partial\(limit_by, 5.*\)"):
         fit(data(changed), tmp_path, ckpt_path=tmp_path / "middle.ckpt", **options)
 
 

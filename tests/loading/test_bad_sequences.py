@@ -256,8 +256,9 @@ def test_options_that_cannot_be_meant(store, options, text):
 
 def test_a_lane_reads_no_other_sequence_instead(store):
     with pytest.raises(ConfigError, match="`on_error` must be 'mask' or 'raise' with lanes"):
-        Loader(store, TBPTT(2, 4), on_error="replace")
-    weights = [batch.weight for batch in play(store, "mask", TBPTT(2, 4))[1]]
+        Loader(store, TBPTT(2, 4), on_error="replace", whole=("text",))
+    played = play(store, "mask", TBPTT(2, 4), whole=("text",))[1]
+    weights = [batch.weight for batch in played]
     assert any((weight == 0).any() for weight in weights)
 
 
@@ -285,7 +286,7 @@ def test_a_row_of_several_sequences_is_masked_wherever_the_bad_one_lies(policy):
 def test_an_output_that_does_not_tell_masked_rows_is_refused(store, on_error):
     with pytest.raises(ConfigError, match=r"must be told from others, .* Add 'weight'\."):
         Loader(store, Fixed(4), on_error=on_error, as_tuple=("x", "y"))
-    said = r"has no 'weight' .* Pass `as_tuple`=\('collated', 'weight'\)\."
+    said = r"has no 'weight' .* Pass `as_tuple=\('collated', 'weight'\)`\."
     with pytest.raises(ConfigError, match=said):
         Loader(store, Fixed(4), on_error=on_error, collator=lambda samples: len(samples))
     _, batches = play(store, on_error, as_tuple=("x", "weight"))

@@ -81,7 +81,7 @@ def test_a_state_taken_after_an_error_tries_the_batch_again():
 def test_a_rank_goes_on_with_its_own_next_step(rank):
     came, errors = caught(iter(loader(Fails(), prefetch=0, world=World(rank, 2))))
     assert came == [k for k in range(rank, BATCHES, 2) if k not in (0, 5, 14)] + [14] * rank
-    assert len(errors) == (2 if rank == 0 else 1)  # rank 1 ends with dummy rows of batch 14
+    assert len(errors) == (2 if rank == 0 else 1)  # rank 1 ends with padding rows of batch 14
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

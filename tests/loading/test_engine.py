@@ -222,7 +222,7 @@ def test_a_name_that_is_not_there_is_refused_before_anything_is_read():
 def test_parts_that_cannot_tell_dummy_rows_are_refused_where_there_is_some():
     match = (
         r"loader: 13 batches on 4 ranks leave 3 without one, and \('x',\) has no 'weight' "
-        r"to mark dummy rows. Add 'weight', or pass tail='drop'"
+        r"to mark padding rows. Add 'weight', or pass tail='drop'"
     )
     with pytest.raises(ConfigError, match=match):
         player(as_tuple=("x",), world=World(0, 4))

@@ -128,7 +128,7 @@ def test_fewer_sequences_than_ranks_leave_dummy_rows_of_every_part():
     assert [len(steps) for steps in ranks] == [1] * 4
     assert [is_real(steps[0]) for steps in ranks] == [True, True, False, False]
     assert [steps[0]["unlabelled"][1] for steps in ranks[:2]] == [0, 1]  # its epochs
-    with pytest.raises(PlanError, match=r"'drop' must leave .*, but leaves out all 2 batches"):
+    with pytest.raises(PlanError, match=r"`tail='drop'` must leave .*, but drops all 2"):
         next(iter(Loader(few, policy, world=World(0, 4), tail="drop")))
 
 

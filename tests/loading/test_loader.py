@@ -238,7 +238,7 @@ def test_a_position_at_the_end_of_the_plan_is_an_epoch_without_steps():
         ({"store": STORE.take(range(100))}, "`data` was '.*', but is '.*'"),
         (
             {"policy": Bucketed(9)},
-            r"`policy` was \"Bucketed\(batch_size=8.*, but is \"Bucketed\(batch_size=9.*",
+            r"`policy` was 'Bucketed\(batch_size=8\)', but is 'Bucketed\(batch_size=9\)'.*",
         ),
         ({"seed": 1}, "`seed` was 0, but is 1"),
         ({"shift": 1}, "`shift` was 0, but is 1"),

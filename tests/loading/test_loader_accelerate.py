@@ -69,7 +69,7 @@ def test_a_loop_that_was_left_is_not_known_any_more(accelerator):
 
 @pytest.mark.parametrize(("ranks", "remainder"), [(1, 0), (3, -1)])
 def test_no_row_is_cut_off_the_last_batch(accelerator, ranks, remainder):
-    """Dummy rows are known by their weight: gathered rows are not cut at a count."""
+    """Padding rows are known by their weight: gathered rows are not cut at a count."""
     for batch in Loader(DATA, Fixed(2), world=World(0, ranks)):
         assert accelerator.gradient_state.remainder == remainder
         assert len(accelerator.gather_for_metrics(batch.weight)) == 2

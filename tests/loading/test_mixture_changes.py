@@ -44,13 +44,13 @@ def state_after(batches, data=DATA, policy=None):
 @pytest.mark.parametrize(
     ("trained", "on_changed", "begin", "text"),
     [
-        (0, "next_segment", (0, 0), "No batch is left out. It continues at batch 0 of epoch 0."),
-        (5, "next_segment", (0, 8), r"Batches 5 to 7 of epoch 0 are left out \(3\): .* at batch 8"),
-        (8, "next_segment", (0, 8), "No batch is left out. It continues at batch 8 of epoch 0."),
-        (17, "next_segment", (1, 0), r"Batches 17 to 19 of epoch 0 are left out \(3\): .* epoch 1"),
-        (20, "next_segment", (1, 0), "No batch is left out. It continues at batch 0 of epoch 1."),
-        (5, "next_epoch", (1, 0), r"Batches 5 to 19 of epoch 0 are left out \(15\): .* epoch 1"),
-        (20, "next_epoch", (1, 0), "No batch is left out. It continues at batch 0 of epoch 1."),
+        (0, "next_segment", (0, 0), "No batch is dropped. It continues at batch 0 of epoch 0."),
+        (5, "next_segment", (0, 8), r"Batches 5 to 7 of epoch 0 are dropped \(3\): .* at batch 8"),
+        (8, "next_segment", (0, 8), "No batch is dropped. It continues at batch 8 of epoch 0."),
+        (17, "next_segment", (1, 0), r"Batches 17 to 19 of epoch 0 are dropped \(3\): .* epoch 1"),
+        (20, "next_segment", (1, 0), "No batch is dropped. It continues at batch 0 of epoch 1."),
+        (5, "next_epoch", (1, 0), r"Batches 5 to 19 of epoch 0 are dropped \(15\): .* epoch 1"),
+        (20, "next_epoch", (1, 0), "No batch is dropped. It continues at batch 0 of epoch 1."),
     ],
 )
 def test_the_run_continues_where_the_next_segment_or_epoch_begins(trained, on_changed, begin, text):
@@ -67,7 +67,7 @@ def test_the_run_continues_where_the_next_segment_or_epoch_begins(trained, on_ch
 def test_the_end_of_an_epoch_is_that_of_the_run_before():
     """Batch 20 is the end of the epoch, though a longer one would have a segment at 24."""
     state = {**state_after(20), "epoch": 0, "position": 20}  # as a Trainer may save it
-    with pytest.warns(SeqDataWarning, match="No batch is left out. It continues at batch 0 of ep"):
+    with pytest.warns(SeqDataWarning, match="No batch is dropped. It continues at batch 0 of ep"):
         loader = load(OTHER, Segments(mix(OTHER, batches=40), 8), state, **NEXT)
     assert len(list(loader)) == 40
     with pytest.warns(
@@ -93,7 +93,7 @@ def test_a_part_that_has_grown_begins_its_next_epoch():
     assert ("a", 1) in epochs
     assert ("a", 0) not in epochs
     with pytest.warns(
-        SeqDataWarning, match="'a' has other data or another policy. No batch is left"
+        SeqDataWarning, match="'a' has other data or another policy. No batch is dropped"
     ):
         load(GROWN, state=state_after(0), **NEXT)
 

@@ -69,7 +69,7 @@ def test_a_stop_iteration_does_not_end_the_epoch():
     def transform(sequence, rng):
         return next(iter(()))
 
-    with pytest.raises(RuntimeError, match="a transform, collator or data set must return a value"):
+    with pytest.raises(RuntimeError, match="a transform, collator or dataset must return a value"):
         list(Loader(STORE, PLAN, transform=transform, prefetch=0))
 
 

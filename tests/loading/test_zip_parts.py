@@ -142,7 +142,11 @@ def test_the_same_store_may_be_two_parts(tmp_path):
     [
         ({"labelled": []}, {}, r"'labelled' must have at least one sequence|labelled"),
         ({}, {"fields": ("z",)}, r"`fields` names no field 'z'"),
-        ({}, {"fields": ("y",)}, r"`fields` must name a field of part 'unlabelled', .* It has x"),
+        (
+            {},
+            {"fields": ("y",)},
+            r"`fields` must name at least one field of part 'unlabelled', .* Add one of x",
+        ),
         ({}, {"shift": {"z": 1}}, r"part 'labelled': loader: `shift` names no field 'z'"),
         ({"labelled": None}, {}, r"data: part 'labelled'"),
     ],

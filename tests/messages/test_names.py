@@ -155,9 +155,9 @@ def test_the_shuffle_of_a_torch_loader(store):
     Loader(store, Bucketed(4), shuffle=True)
 
 
-@says(TypeError, "collate_fn", "collator=")
+@says(ConfigError, "collate_fn", "a function of one argument, a list of items")
 def test_the_collate_fn_of_a_torch_loader(store):
-    Loader(store, Bucketed(4), collate_fn=list)
+    Loader(store, Bucketed(4), collate_fn=3)
 
 
 @says(TypeError, "drop_last", "tail='drop'")

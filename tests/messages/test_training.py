@@ -128,7 +128,7 @@ def test_a_checkpoint_of_another_run(store, changed, parts):
     resumed()
 
 
-@says(ResumeError, "`policy`", "Fixed(batch_size=4")
+@says(ResumeError, "`policy`", "but is 'Fixed(")
 def test_a_state_of_another_policy(store):
     Loader(store, Fixed(4)).load_state_dict(Loader(store, Bucketed(4)).state_dict())
 

@@ -58,7 +58,7 @@ def test_a_batch_size(size):
     given()
 
 
-@says(PlanError, "10 sequences", "`max_tokens`=3", "'s0'", "too_long")
+@says(PlanError, "10 sequences", "`max_tokens=3`", "'s0'", "too_long")
 def test_a_budget_below_every_sequence(store):
     Loader(store, TokenBudget(3))
 
@@ -172,7 +172,7 @@ def test_a_shift_longer_than_every_sequence(store):
     Loader(store, Bucketed(4), shift=100)
 
 
-@says(PlanError, "`max_length`=5", "'s0'", "too_long")
+@says(PlanError, "`max_length=5`", "'s0'", "too_long")
 def test_sequences_that_are_too_long(store):
     Loader(store, Fixed(4, max_length=5))
 
@@ -182,12 +182,12 @@ def test_all_sequences_dropped(store):
     Loader(store, Fixed(4, max_length=1, too_long="drop"))
 
 
-@says(PlanError, "`row_length`=8", "'s0'", "too_long")
+@says(PlanError, "`row_length=8`", "'s0'", "too_long")
 def test_a_row_shorter_than_a_sequence(store):
     Loader(store, Packed(rows=2, row_length=8))
 
 
-@says(PlanError, "`tail`='drop'", "2 ranks", "fill")
+@says(PlanError, "`tail='drop'`", "2 ranks", "fill")
 def test_a_tail_that_drops_everything(store):
     next(iter(Loader(store, Bucketed(64), tail="drop", world=World(0, 2))))
 
@@ -197,7 +197,7 @@ def test_dummy_rows_without_a_weight(store):
     Loader(store, Bucketed(5), as_tuple=("x", "y"), world=World(0, 2))
 
 
-@says(ConfigError, "`advance`", "9", "`chunk`=8")
+@says(ConfigError, "`advance`", "9", "`chunk=8`")
 def test_windows_that_leave_a_gap():
     TBPTT(lanes=4, chunk=8, advance=9)
 

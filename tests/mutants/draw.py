@@ -51,10 +51,12 @@ ROOMS = {
     "recurrent": ("seqdata/recurrent models/seqdata_models", "tests/recurrent models/tests"),
     "plugins": (
         "plugins/seqdata-arrays/seqdata_arrays plugins/seqdata-audio/seqdata_audio "
-        "plugins/seqdata-biosignals/seqdata_biosignals plugins/seqdata-tokens/seqdata_tokens "
+        "plugins/seqdata-biosignals/seqdata_biosignals plugins/seqdata-frames/seqdata_frames "
+        "plugins/seqdata-text/seqdata_text plugins/seqdata-tokens/seqdata_tokens "
         "plugins/seqdata-webdataset/seqdata_webdataset",
         "plugins/seqdata-arrays/tests plugins/seqdata-audio/tests "
-        "plugins/seqdata-biosignals/tests plugins/seqdata-tokens/tests "
+        "plugins/seqdata-biosignals/tests plugins/seqdata-frames/tests "
+        "plugins/seqdata-text/tests plugins/seqdata-tokens/tests "
         "plugins/seqdata-webdataset/tests",
     ),
 }
@@ -263,6 +265,8 @@ def main() -> int:
             if not (options.room_only or options.reaching_only):
                 tries.append(ALL_QUICK)
             verdict = try_mutation(tree, mutation, tries, options.timeout)
+            if verdict == NOT_THERE:
+                verdict = try_mutation(tree, mutation, [(*QUICK, *tests)], options.timeout)
             trees.put(tree)
             with lock:
                 verdicts[mutation.name] = verdict

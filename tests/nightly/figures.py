@@ -1,14 +1,14 @@
-"""Write the figures of docs/reliability.md: from ``.nightly/``, by way of docs/reliability.json.
+"""Write the figures of docs/about/reliability.md: from ``.nightly/``, by way of its JSON file.
 
 ``gather`` reads what ``make test-nightly`` and ``make mutants`` left, ``page`` puts it in words;
 ``matrix`` does so with the faults, for the page on what happens when something breaks.
 Nothing is counted by hand; what did not run says so, and so does what is not of one commit. What
-was put into docs/reliability.json by hand stands there under ``by_hand``, in words that the page
+was put into reliability.json by hand stands there under ``by_hand``, in words that the page
 shows; ``gather`` writes none. Usage::
 
-    python -m tests.nightly.figures            # .nightly/ -> docs/reliability.json and both pages
+    python -m tests.nightly.figures            # .nightly/ -> reliability.json and both pages
     python -m tests.nightly.figures --loaded   # the same, of the runs beside busy loops alone
-    python -m tests.nightly.figures --page     # docs/reliability.json -> both pages
+    python -m tests.nightly.figures --page     # reliability.json -> both pages
 """
 
 import json
@@ -28,9 +28,9 @@ from tests.nightly import reports
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / ".nightly"
-STORED = ROOT / "docs" / "reliability.json"
-PAGE = ROOT / "docs" / "reliability.md"
-BREAKS = ROOT / "docs" / "explanation" / "when-something-breaks.md"
+STORED = ROOT / "docs" / "about" / "reliability.json"
+PAGE = ROOT / "docs" / "about" / "reliability.md"
+BREAKS = ROOT / "docs" / "about" / "when-something-breaks.md"
 BEGIN, END = "<!-- figures: make reliability -->", "<!-- end of figures -->"
 NEVER = "did not run"
 ENDED = (0, 1)  # by pytest's status: all tests were run

@@ -2,7 +2,7 @@
 
 A part is a run of pytest whose report goes to ``.nightly/PART.jsonl``, test by test, what it
 printed to ``.nightly/PART.log``; ``.nightly/PART.json`` says when, of which commit, on what.
-``make reliability`` makes the figures of docs/reliability.md from these. Usage::
+``make reliability`` makes the figures of docs/about/reliability.md from these. Usage::
 
     python -m tests.nightly.run [--again] [PART ...]
 

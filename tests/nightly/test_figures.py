@@ -1,4 +1,4 @@
-"""The figures of docs/reliability.md are those of its file, and the command makes both."""
+"""The figures of docs/about/reliability.md are those of its file, and the command makes both."""
 
 import json
 import os

@@ -114,7 +114,7 @@ def test_one_sequence_that_is_too_long_is_named_with_its_length():
     index = SequenceIndex.from_lengths([3, 9120], keys=["a", "utt-381"])
     message = (
         "policy 'token-budget': sequence 'utt-381' has 9120 timesteps, more than "
-        "`max_tokens`=8192. Raise it, set `too_long`='split', or filter the index."
+        "`max_tokens=8192`. Raise it, set `too_long='split'`, or filter with store.where(...)."
     )
     with pytest.raises(PlanError) as caught:
         select_items(index, "time", WholeSequences(8192), policy="token-budget", limit="max_tokens")
@@ -124,7 +124,7 @@ def test_one_sequence_that_is_too_long_is_named_with_its_length():
 def test_several_sequences_that_are_too_long_are_counted_and_named():
     index = SequenceIndex.from_lengths([9] * 8)
     with pytest.raises(
-        PlanError, match=r"8 sequences are longer than `max_length`=3: 0, 1, 2, 3, 4 and 3 more"
+        PlanError, match=r"8 sequences are longer than `max_length=3`: 0, 1, 2, 3, 4 and 3 more"
     ):
         select_items(index, "time", WholeSequences(3), policy="fixed")
 

@@ -114,6 +114,7 @@ def test_purposes_keep_their_numbers():
         "WRITING": 23,
         "RUNS": 24,
         "SHORT_GROUPS": 25,
+        "SIZES": 26,
     }
 
 

@@ -229,5 +229,5 @@ def test_an_hdf5_file_is_opened_by_its_path_with_the_wheel_of_its_backend(tmp_pa
     done = made.run("-m", "seqdata", "replay", run_file, "--epoch", 0, "--batch", 0, "--json")
     assert len(json.loads(done.stdout)["sequences"]) in (1, 2)
     again = made.run("-m", "seqdata", "replay", run_file, "--epoch", 0, "--batch", 0, "--json",
-                     "--backend", "hdf5-datasets")  # fmt: skip
+                     "--backend", "hdf5_datasets")  # fmt: skip
     assert again.stdout == done.stdout

@@ -70,7 +70,7 @@ def test_a_limit_of_the_policys_own_holds_in_every_epoch():
 
 def test_what_a_later_epoch_would_refuse_is_told_before_the_run():
     policy = Curriculum(TokenBudget(60), max_length=[(0, 20), (5, None)])
-    with pytest.raises(PlanError, match="sequences are longer than `max_tokens`=60"):
+    with pytest.raises(PlanError, match="sequences are longer than `max_tokens=60`"):
         policy.num_batches(index_of())
     with pytest.raises(PlanError, match=r"epoch 3 must have a sequence of at most 5 .* none of 2"):
         Curriculum(Fixed(2), max_length=[(0, 8), (3, 5)]).num_batches(index_of([7, 9]))

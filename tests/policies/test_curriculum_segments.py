@@ -177,7 +177,7 @@ def test_what_a_later_segment_would_refuse_is_told_before_the_run():
     with pytest.raises(PlanError, match=message):
         policy.num_batches(index_of([7, 9]))
     nothing = Curriculum(Fixed(2, max_length=3, too_long="drop"), [(0, None)], batches=4)
-    with pytest.raises(PlanError, match="epoch 0 must have a sequence to plan, but `policy` leave"):
+    with pytest.raises(PlanError, match="epoch 0 must have a sequence to plan, but `policy` drops"):
         nothing.num_batches(index_of([7, 9]))
 
 

@@ -26,7 +26,6 @@ from tests.policies.mix_samples import ForeignPolicy, make_index
         (({"a": 1},), r"part 'a' must have a policy, but has none. Write Part\(weight, policy\)"),
         (({"a": 1}, "fixed"), r"the policy of part 'a' must be a policy, but is 'fixed'"),
         (({"a": 1}, Fixed), r"the policy of part 'a' must be a policy"),
-        (({"a": Part(1, TBPTT(4, 8))},), r"part 'a' must be independent, but those of TBPTT have"),
         (
             ({"a": Part(1, Fixed(2)), "b": Part(1, Fixed(2, axis="text"))},),
             r"parts must be planned on one axis, but are on \{'a': 'time', 'b': 'text'\}",

@@ -70,7 +70,7 @@ def test_blocks_pack_by_themselves():
 
 def test_a_sequence_longer_than_a_row_is_an_error_or_split():
     index = SequenceIndex.from_lengths([25, 3])
-    with pytest.raises(PlanError, match="sequence 0 has 25 timesteps, more than `row_length`=10"):
+    with pytest.raises(PlanError, match="sequence 0 has 25 timesteps, more than `row_length=10`"):
         Packed(1, 10).plan(index, seed=0, epoch=0)
     plan = Packed(1, 10, too_long="split").plan(index, seed=0, epoch=0)
     assert row_lengths(plan).sum() == 28

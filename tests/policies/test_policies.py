@@ -197,7 +197,7 @@ def test_ranks_are_counted(kind):
 
 def test_keep_needs_truncation(policy):
     with pytest.raises(
-        ConfigError, match=r"`keep`='last' needs `too_long`='truncate', but .*'error"
+        ConfigError, match=r"`keep='last'` needs `too_long='truncate'`, but .*'error"
     ):
         dataclasses.replace(policy, keep="last")
     with pytest.raises(ConfigError, match="`keep` must be 'first' or 'last', but is 'end'"):
@@ -206,7 +206,7 @@ def test_keep_needs_truncation(policy):
 
 def test_a_sequence_that_is_too_long_is_an_error_at_plan_time(policy):
     strict = dataclasses.replace(policy, max_length=99)
-    with pytest.raises(PlanError, match="sequence 3 has 100 timesteps, more than `max_length`=99"):
+    with pytest.raises(PlanError, match="sequence 3 has 100 timesteps, more than `max_length=99`"):
         strict.plan(SequenceIndex.from_lengths([1, 2, 3, 100]), seed=0, epoch=0)
 
 
@@ -298,7 +298,7 @@ def test_the_most_expensive_batch_leads_from_the_short_block_too():
         ),
         (
             lambda: TokenBudget(8, max_length=9),
-            "`max_length` must be at most `max_tokens`=8, but is 9",
+            "`max_length` must be at most `max_tokens=8`, but is 9",
         ),
         (
             lambda: Fixed(2, too_long="cut"),

@@ -170,5 +170,5 @@ def test_a_smaller_budget_is_refused_after_a_larger_one():
     shared = index()
     options = {"max_length": 45, "too_long": "drop", "cost": "max"}
     TokenBudget(100, **options).num_batches(shared)
-    with pytest.raises(PlanError, match="more than `max_tokens`=50"):
+    with pytest.raises(PlanError, match="more than `max_tokens=50`"):
         TokenBudget(50, **options).num_batches(shared)

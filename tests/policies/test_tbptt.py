@@ -239,7 +239,7 @@ def test_a_function_of_chunks_that_raises_stop_iteration_is_named():
 def test_a_chunk_that_shrinks_below_its_advance_is_refused():
     policy = TBPTT(4, lambda epoch: 8 - epoch, advance=7)
     policy.plan(index_of(5), seed=0, epoch=1)
-    with pytest.raises(ConfigError, match="`advance` must be at most `chunk`=6, but is 7"):
+    with pytest.raises(ConfigError, match="`advance` must be at most `chunk=6`, but is 7"):
         policy.plan(index_of(5), seed=0, epoch=2)
 
 
@@ -316,12 +316,12 @@ def test_lanes_are_shared_out_whatever_the_number_of_ranks(lanes, size):
         ),
         (
             {"lanes": 1, "chunk": 8, "advance": 9},
-            "`advance` must be at most `chunk`=8, but is 9. The timesteps between two chunks "
-            "would be left.",
+            "`advance` must be at most `chunk=8`, but is 9. The timesteps between two chunks "
+            "would be dropped.",
         ),
         (
             {"lanes": 1, "chunk": 8, "advance": 4, "segments": True},
-            "`advance` must be None, but is 4 with `segments`=True. A row of several "
+            "`advance` must be None, but is 4 with `segments=True`. A row of several "
             "sequences has no.",
         ),
         (

@@ -57,6 +57,8 @@ def test_without_a_spread_all_are_alike():
         ({"short": "0.1"}, "jitter: `short` must be a fraction from 0 to 1, but is '0.1'"),
         ({"short": 1.5}, "jitter: `short` must be a fraction from 0 to 1, but is 1.5"),
         ({"spread": -1}, "jitter: `spread` must be an integer of at least 0, but is -1"),
+        ({"spread": 2.5}, "jitter: `spread` must be an integer of at least 0, but is 2.5"),
+        ({"least": True}, "jitter: `least` must be an integer of at least 1, but is True"),
         ({"least": 0}, "jitter: `least` must be an integer of at least 1, but is 0"),
     ],
 )

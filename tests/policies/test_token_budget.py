@@ -86,7 +86,7 @@ def test_a_function_says_what_a_row_costs():
 
 def test_what_costs_more_than_the_budget_along_another_axis_is_named():
     index = SequenceIndex({"time": np.array([3, 4]), "text": np.array([5, 50])})
-    with pytest.raises(PlanError, match="sequence 1 costs 50, more than `max_tokens`=10"):
+    with pytest.raises(PlanError, match="sequence 1 costs 50, more than `max_tokens=10`"):
         TokenBudget(10, cost="max").plan(index, seed=0, epoch=0)
 
 

@@ -250,8 +250,8 @@ def test_a_policy_that_is_not_of_the_core_draws_too():
         ([1, np.nan, 3], "must be finite and at least 0, but is nan for sequence 1"),
         ([1, 2, np.inf], "must be finite and at least 0, but is inf for sequence 2"),
         ([0, 0, 0], "must be above 0 for a sequence, but all are 0"),
-        ([[1, 2, 3]], "must have one number for each sequence, but is int64 of 2 dimensions"),
-        (["a", "b", "c"], "must have one number for each sequence, but is <U1 of 1 dimensions"),
+        ([[1, 2, 3]], r"one number per sequence, but has dtype int64 and shape \(1, 3\)"),
+        (["a", "b", "c"], r"must be an array of one number per .* dtype <U1 and shape \(3,\)"),
     ],
 )
 def test_weights_that_mean_nothing_are_refused(weights, said):
@@ -273,7 +273,7 @@ def test_fields_that_hold_no_weights_are_refused():
         ("weight", r"field 'weight' must be finite and at least 0, but is -1.0 for sequence '17'"),
         ("weigth", "no field 'weigth'; did you mean 'weight'"),
         ("x", "field 'x' must have one value for each sequence, but has many"),
-        ("label", "field 'label' must have one number for each sequence, but is <U1 of 1"),
+        ("label", "field 'label' must be an array of one number per sequence, but has dtype <U1"),
         (balanced("lable"), "no field 'lable'; did you mean 'label'"),
         (balanced("x"), "field 'x' must have one value for each sequence"),
     ):
@@ -298,7 +298,7 @@ def test_a_label_that_is_not_a_number_is_refused():
         ({"importance": 1}, "`importance` must be True or False, but is 1"),
         ({"policy": TBPTT(4, 8)}, "must make independent batches, but has 4 lanes"),
         ({"policy": Weighted(Fixed(2))}, "must plan each sequence once, but draws by weight"),
-        ({"policy": Mix({"a": 1}, Fixed(2))}, "must plan one data set, but is a mixture"),
+        ({"policy": Mix({"a": 1}, Fixed(2))}, "must plan one dataset, but is a mixture"),
         ({"policy": "bucketed"}, "`policy` must be a policy, but is 'bucketed'"),
         ({"policy": Fixed}, "`policy` must be a policy, but is <class"),
     ],

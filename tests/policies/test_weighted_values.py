@@ -27,8 +27,8 @@ def test_arrays_of_the_same_weights_are_equal():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([[1.0]], "one number for each sequence, but is float64 of 2 dimensions"),
-        (["a"], "one number for each sequence"),
+        ([[1.0]], r"one number per sequence, but has dtype float64 and shape \(1, 1\)"),
+        (["a"], "must be an array of one number per sequence"),
         ([1.0, -1.0], "must be finite and at least 0, but is -1.0 for sequence 1"),
         ([np.nan, 1.0], "must be finite and at least 0, but is nan for sequence 0"),
         ([0, 0], "must be above 0 for a sequence, but all are 0"),

@@ -110,7 +110,7 @@ def test_a_part_that_wraps_has_each_sequence_once_per_own_epoch():
 
 
 def test_a_long_part_is_seen_as_a_whole_over_many_epochs():
-    """Nothing of it is left out, as it would be if it began again with each epoch."""
+    """Nothing of it is dropped, as it would be if it began again with each epoch."""
     index = make_index(labelled=20, unlabelled=300)
     policy = Zip({"labelled": Fixed(4), "unlabelled": Fixed(4)}, lead="labelled")
     assert policy.num_batches(index) == 5

@@ -1,4 +1,4 @@
-"""The figures that plans must reach on two data sets of many short and 40,000 longer sequences.
+"""The figures that plans must reach on two datasets of many short and 40,000 longer sequences.
 
 S: token sequences, median 60; M: frames, median 300; log-normal, batches of 64. Slow: whole epochs
 of three blocks, at night of a million sequences. Nothing here is timed.
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MANY = 1_000_000 if settings().max_examples > AT_NIGHT else 530_000
 BUCKETED = Bucketed(64)
 BUDGET_S, BUDGET_M = TokenBudget(64 * 83), TokenBudget(64 * 340)  # 64 rows of mean length
-FEW_BYTES = 48 << 20  # a block of 2^18 sequences and its order, whatever the data set
+FEW_BYTES = 48 << 20  # a block of 2^18 sequences and its order, whatever the dataset
 
 
 def log_normal(seed, count, median, spread, least, most):

@@ -89,7 +89,7 @@ def test_a_run_whose_parts_and_ranks_change_reads_each_timestep_as_one_process_d
             last = min(len(own[0]), first + steps)
             for step in range(first, last):
                 if not own[0][step].weights.any():
-                    continue  # dummy rows, or a rank without lanes
+                    continue  # padding rows, or a rank without lanes
                 joined = join([timesteps(part[step]) for part in own])
                 found.setdefault(own[0][step].number, []).extend(joined)
             stop = own[0].position(last)

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from seqdata import open_store
@@ -13,6 +14,7 @@ from seqdata.errors import (
     DecodeError,
     SeqDataWarning,
 )
+from seqdata.logical_types import Categories, Timestamp
 from seqdata.readers.groups import iter_groups
 from seqdata.readers.source import ReadOptions, find_source
 from seqdata.readers.tables import read_parquet
@@ -21,7 +23,7 @@ from seqdata.readers.text_tables import read_csv, read_jsonl
 ROW = ReadOptions()
 READERS = {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
 
-NAME_TAKEN = "column 'id' is left out: sequences are named by column '%s'.*; rename the column to k"
+NAME_TAKEN = "column 'id' is dropped: sequences are named by column '%s'.*; rename the column to k"
 
 
 def save(path, columns):
@@ -81,7 +83,7 @@ def test_a_group_is_a_sequence_of_its_rows_in_order(tmp_path, kind):
     assert second["load"].tolist() == [10.0, 20.0]
     assert first["state"].tolist() == [1, 1, 0]
     assert (first["country"], second["country"]) == ("de", "fr")
-    assert "site" not in first
+    assert (first["site"], second["site"]) == ("u", "v")  # the column keeps its name
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -102,7 +104,7 @@ def test_a_column_id_leaves_groups_their_names_and_is_left_out_with_a_warning(
     save(tmp_path / f"t.{kind}", columns)
     with (
         pytest.warns(SeqDataWarning, match=NAME_TAKEN % "site"),
-        pytest.raises(ConfigError, match="no column but 'site' and 'id' holds numbers"),
+        pytest.raises(ConfigError, match="no column but 'site' and 'id' has a value per timestep"),
     ):
         read(tmp_path, ReadOptions(group="site"), kind)
 
@@ -173,33 +175,43 @@ def test_a_cell_that_is_no_list_of_numbers_is_refused_with_its_place(tmp_path, c
     assert e.value.details == {"field": "x", "row": 1, "file": str(tmp_path / "t.csv")}
 
 
-def test_missing_values_are_refused(tmp_path):
+def test_missing_integers_are_refused(tmp_path):
     (tmp_path / "t.csv").write_text("g,x\na,1\na,\nb,2\n")
     with pytest.raises(DecodeError, match="column 'x': must not hold missing values"):
         read(tmp_path, ReadOptions(group="g"), "csv")
 
 
-def test_a_string_that_changes_within_a_group_is_left_out_with_a_warning(tmp_path):
+def test_a_string_that_changes_within_a_group_has_a_code_per_timestep(tmp_path):
     save(tmp_path / "t.csv", {"g": ["a", "a"], "x": [1, 2], "note": ["n", "m"]})
-    with pytest.warns(SeqDataWarning, match="'note' is left out: a string that changes within"):
-        (row,) = read(tmp_path, ReadOptions(group="g"), "csv")
-    assert set(row) == {"id", "x"}
+    (row,) = read(tmp_path, ReadOptions(group="g"), "csv")
+    assert row["note"].values.tolist() == [0, 1]
+    assert row["note"].logical == Categories(("n", "m"))
+
+
+def test_dates_are_integers_with_their_unit(tmp_path):
+    (tmp_path / "t.csv").write_text("g,when,x\na,2026-01-01 10:00:00,1\n")
+    (row,) = read(tmp_path, ReadOptions(group="g"), "csv")
+    assert row["when"].logical == Timestamp("s")
+    assert row["when"].logical.decode(row["when"].values) == np.datetime64("2026-01-01T10:00:00")
 
 
 def test_a_column_of_another_type_is_left_out_with_a_warning(tmp_path):
-    (tmp_path / "t.csv").write_text("g,when,x\na,2026-01-01 10:00:00,1\n")
+    from pyarrow import parquet
+
+    times = pa.array([0], pa.time32("s"))
+    parquet.write_table(pa.table({"g": ["a"], "when": times, "x": [1]}), tmp_path / "t.parquet")
     with pytest.warns(
-        SeqDataWarning, match=r"column 'when' is left out: of type timestamp\[s\]; must"
+        SeqDataWarning, match=r"column 'when' is dropped: of type time32\[ms\]; must"
     ):
-        (row,) = read(tmp_path, ReadOptions(group="g"), "csv")
-    assert set(row) == {"id", "x"}
+        (row,) = read(tmp_path, ReadOptions(group="g"))
+    assert set(row) == {"id", "g", "x"}
 
 
-def test_lists_of_text_are_left_out_with_a_warning(tmp_path):
-    save(tmp_path / "t.jsonl", {"x": [[1]], "words": [["a"]]})
-    with pytest.warns(SeqDataWarning, match="column 'words' is left out: of type list"):
-        (row,) = read(tmp_path, kind="jsonl")
-    assert set(row) == {"x"}
+def test_lists_of_strings_are_codes_per_timestep(tmp_path):
+    save(tmp_path / "t.jsonl", {"x": [[1, 2], [3]], "words": [["b", "a"], ["a"]]})
+    first, second = read(tmp_path, kind="jsonl")
+    assert (first["words"].values.tolist(), second["words"].values.tolist()) == ([0, 1], [1])
+    assert first["words"].logical.values == ("b", "a")
 
 
 def test_a_dictionary_column_is_its_values(tmp_path):
@@ -228,7 +240,7 @@ def test_rows_without_lists_need_a_group(tmp_path):
 
 def test_groups_without_numbers_are_refused(tmp_path):
     save(tmp_path / "t.csv", {"g": ["a"], "s": ["b"]})
-    with pytest.raises(ConfigError, match="no column but 'g' holds numbers"):
+    with pytest.raises(ConfigError, match="no column but 'g' has a value per timestep"):
         read(tmp_path, ReadOptions(group="g"), "csv")
 
 
@@ -261,7 +273,9 @@ def test_a_field_name_is_refused_since_columns_have_names(tmp_path):
 )
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path, kind, content):
     (tmp_path / f"t.{kind}").write_bytes(content)
-    with pytest.raises(DecodeError, match=rf"t\.{kind}': cannot be read as {kind} \("):
+    with pytest.raises(
+        DecodeError, match=rf"t\.{kind}': must be {kind}, but cannot be read as such \("
+    ):
         read(tmp_path, kind=kind)
 
 

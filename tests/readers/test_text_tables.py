@@ -1,16 +1,20 @@
 """CSV files and JSON lines: ids as they stand there, rows of any form, numbers that stay exact."""
 
+import bz2
 import codecs
+import gzip
 import json
+import lzma
 import warnings
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from seqdata import open_store
 from seqdata.cli.app import app
-from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.errors import ConfigError, DataError, DecodeError, SeqDataWarning
 from seqdata.readers import text_tables
 from seqdata.readers.source import ReadOptions, find_source
 from seqdata.readers.text_tables import parse_list_cells, read_csv, read_jsonl
@@ -27,6 +31,71 @@ def save(path, name, cells):
         path.write_text("".join(f'{{"{name}": {row}}}\n' for row in rows))
     else:
         path.write_text(f"{name}\n" + "".join(f'"{row}"\n' for row in rows))
+
+
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda content: pa.compress(content, codec="zstd", asbytes=True),
+}
+TABLES = {
+    "csv": "g;x\n# no row\na;1,5\na;2\nb;3\n",
+    "jsonl": '{"g": "2020-01-01", "x": 1.5}\n{"g": "2020-01-01", "x": 2}\n{"g": "b", "x": 3}\n',
+}
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize("kind", TABLES)
+def test_compressed_tables_are_read_as_plain_ones(tmp_path, kind, ending):
+    plain, packed = tmp_path / f"plain.{kind}", tmp_path / f"packed.{kind}{ending}"
+    plain.write_text(TABLES[kind])
+    packed.write_bytes(COMPRESS[ending](TABLES[kind].encode()))
+    csv = {"delimiter": ";", "decimal": ",", "comment": "#"} if kind == "csv" else {}
+    options = ReadOptions(group="g", **csv)
+    found = [read(path, options, kind) for path in (plain, packed)]
+    for first, second in zip(*found, strict=True):
+        assert first["g"] == second["g"]
+        assert first["x"].tolist() == second["x"].tolist()
+    assert len(found[0]) == 2
+
+
+def test_compressed_tables_are_found_by_their_suffixes(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.csv.gz").write_bytes(gzip.compress(b"g,x\na,1\na,2\n"))
+    (source / "b.csv").write_text("g,x\nb,3\n")
+    store = open_store(source, group="g")
+    assert [row["x"].tolist() for row in store] == [[1, 2], [3]]
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["write", str(source), str(out), "--group", "g"])
+    assert result.exit_code == 0, result.output
+    assert [row["x"].tolist() for row in open_store(out)] == [[1, 2], [3]]
+    with pytest.raises(DataError, match=r"a\.csv\.gz: .* Turn it into one with `seqdata write`"):
+        open_store(source / "a.csv.gz")
+    (source / "b.csv.gz").write_bytes(gzip.compress(b"g,x\nb,3\n"))
+    with pytest.raises(
+        ConfigError, match=r"must have each file once, but has 'b\.csv' and 'b\.csv"
+    ):
+        open_store(source, group="g")
+
+
+def test_messages_about_compressed_tables(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"x": [1]}\n' * 1000)[:-4])
+    with pytest.raises(DecodeError, match=r"a\.jsonl\.gz': must be a whole \.gz file, but is not"):
+        read(path, ReadOptions(), "jsonl")
+    path.write_bytes(gzip.compress(b'{"x": [1]}\n5\n'))
+    with pytest.raises(DecodeError, match=r"a\.jsonl\.gz': line 2 must be a JSON object, but is a"):
+        read(path, ReadOptions(), "jsonl")
+    path = tmp_path / "a.csv"
+    path.write_bytes(gzip.compress(b"x\n1\n"))
+    with pytest.raises(DecodeError, match=r"compressed as \.gz\. Name it 'a\.csv\.gz', or decomp"):
+        read(path, ReadOptions(group="x"), "csv")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"text"))
+    result = CliRunner().invoke(app, ["write", str(tmp_path / "a.txt.gz"), str(tmp_path / "out")])
+    assert result.exit_code != 0
+    assert "ends in '.gz', and the bytes" in result.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", ["group", "id"])
@@ -268,3 +337,65 @@ def test_texts_that_are_lists_are_parsed_where_a_text_file_has_them():
     assert parsed.column("c").to_pylist() == [[1.0, 2.5], [], [3.0]]
     assert parsed.column("id").to_pylist() == texts
     assert parsed.column("note").to_pylist() == ["[1]", "2", "x"]
+
+
+def read_text(folder, text, encoding="utf-8", **options):
+    (folder / "t.csv").write_text(text, encoding)
+    return list(read_csv(find_source(folder)[0], ReadOptions(group="g", **options)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_lines_that_begin_with_the_mark_of_a_comment_are_left_out(tmp_path, encoding):
+    text = "# made by hand\ng,x\n# one\na,1\na,2\n#\nb,3\n"
+    first, second = read_text(tmp_path, text, encoding, comment="#")
+    assert (first["x"].tolist(), second["x"].tolist()) == ([1, 2], [3])
+    with pytest.raises(DecodeError, match="line 6"):  # as the file counts them
+        read_text(tmp_path, "# made by hand\ng,x\n# one\na,true\na,false\na,1\n", comment="#")
+
+
+def test_bytes_that_are_no_text_stay_an_error_beside_comments(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"# \xff\ng,x\na,1\n")
+    (row,) = read_csv(find_source(tmp_path)[0], ReadOptions(group="g", comment="#"))
+    assert row["x"].tolist() == [1]
+    (tmp_path / "t.csv").write_bytes(b"# c\ng,x\n\xff,1\n")
+    with pytest.raises(DecodeError):
+        list(read_csv(find_source(tmp_path)[0], ReadOptions(group="g", comment="#")))
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "values"),
+    [
+        (
+            ["1,234", " 56 ", "-7,000,000"],
+            {"thousands": ",", "delimiter": ";"},
+            [1234, 56, -7000000],
+        ),
+        (
+            ["1.234,5", "+6", "7"],
+            {"thousands": ".", "delimiter": ";", "decimal": ","},
+            [1234.5, 6, 7],
+        ),
+        (["1'000", "2"], {"thousands": "'"}, [1000, 2]),
+        (["9,223,372,036,854,775,807"], {"thousands": ",", "delimiter": ";"}, [2**63 - 1]),
+    ],
+)
+def test_numbers_with_separators_of_thousands_are_numbers(tmp_path, cells, options, values):
+    mark = options.get("delimiter", ",")
+    text = f"g{mark}x\n" + "".join(f"a{mark}{cell}\n" for cell in cells)
+    (row,) = read_text(tmp_path, text, **options)
+    assert row["x"].tolist() == values
+    assert row["x"].dtype == (np.float64 if isinstance(values[0], float) else np.int64)
+
+
+def test_strings_that_are_not_all_numbers_stay_strings(tmp_path):
+    text = "g;x;y\na;1,23;1\na;1,234;2\n"
+    with pytest.warns(SeqDataWarning, match="'1,23', which are not read as numbers. .*`thousands="):
+        (row,) = read_text(tmp_path, text, thousands=",", delimiter=";")
+    assert row["x"].logical.values == ("1,23", "1,234")
+
+
+@pytest.mark.parametrize("cells", [["9,223,372,036,854,775,808"], ["9,007,199,254,740,993", "0.5"]])
+def test_numbers_with_separators_are_not_rounded(tmp_path, cells):
+    text = "g;x\n" + "".join(f"a;{cell}\n" for cell in cells)
+    with pytest.raises(DecodeError, match="numbers that int64 or float64 hold exactly, but has 9"):
+        read_text(tmp_path, text, thousands=",", delimiter=";")

@@ -127,7 +127,7 @@ def test_an_evaluation_that_cannot_mark_dummy_rows_is_refused_and_says_what_help
     assert sources.make_engines("train", context)[0].num_steps == 6
     match = (
         r"loader of 'val': 3 batches on 2 ranks leave 1 without one, and \('x', 'lengths'\) has no "
-        r"'weight' to mark dummy rows. Add 'weight', or pass an `eval_batching` of which 2 divides"
+        r"'weight' to mark padding rows. Add 'weight', or pass an `eval_batching` of which 2 "
     )
     with pytest.raises(ConfigError, match=match):
         sources.make_engines("val", context)

@@ -45,7 +45,7 @@ def test_a_step_of_a_rank_is_the_batch_that_it_trained(engine, rank):
         if 2 * step + rank < 11:
             assert batch.number == 2 * step + rank
         else:
-            assert not batch.weight.any()  # dummy rows
+            assert not batch.weight.any()  # padding rows
     other = locate_batch(engine, ReplayRequest(epoch=0, step=0, rank=2, world=3), geometry)
     assert remake_batch(engine, other).number == 2
 

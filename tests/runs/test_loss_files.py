@@ -113,7 +113,7 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_is_whole(tmp_path):
         assert [step for step, _ in found] == list(range(whole))
         is_cut = size not in ends
         assert problems == (
-            [f"{path} ends within a block: block {whole + 1} is left out."] if is_cut else []
+            [f"{path} ends within a block: block {whole + 1} is dropped."] if is_cut else []
         )
 
 
@@ -123,7 +123,7 @@ def test_a_damaged_block_is_left_out_and_named(tmp_path):
     second = [i for i in range(len(raw)) if raw.startswith(b"losses ", i)][2]
     raw[second + 200] ^= 1
     path.write_bytes(raw)
-    assert steps(tmp_path) == ([(0, 0), (2, 0)], [f"{path} is damaged: block 2 is left out."])
+    assert steps(tmp_path) == ([(0, 0), (2, 0)], [f"{path} is damaged: block 2 is dropped."])
 
 
 def test_a_block_of_another_file_is_not_believed(tmp_path):

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from seqdata.errors import CorruptShardError, DecodeError
+from seqdata.logical_types import Duration, Timestamp
 from seqdata.storage.arrow_columns import (
     ColumnType,
     combine_column,
@@ -19,6 +20,10 @@ from seqdata.storage.arrow_columns import (
 from seqdata.storage.data_location import DataLocation
 
 PLACE = DataLocation(dataset="/d", shard=0, file="a.arrow", field="x")
+
+
+STRINGS = ColumnType("int32", ragged=True, plain=False, has_categories=True)
+DAYS = ColumnType("int64", ragged=True, plain=False, logical=Timestamp("D"))
 
 
 @pytest.mark.parametrize(
@@ -40,8 +45,13 @@ PLACE = DataLocation(dataset="/d", shard=0, file="a.arrow", field="x")
         (pa.fixed_shape_tensor(pa.int8(), (2, 3)), ColumnType("int8", (2, 3), plain=False)),
         (pa.fixed_shape_tensor(pa.int8(), (2, 3), permutation=(1, 0)), None),
         (pa.list_(pa.int8(), 0), None),
-        (pa.list_(pa.string()), None),
-        (pa.timestamp("s"), None),
+        (pa.list_(pa.string()), STRINGS),
+        (pa.large_list(pa.dictionary(pa.int8(), pa.string())), STRINGS),
+        (pa.list_(pa.binary()), None),
+        (pa.timestamp("s"), ColumnType("int64", logical=Timestamp("s"))),
+        (pa.list_(pa.date32()), DAYS),
+        (pa.duration("ns"), ColumnType("int64", logical=Duration("ns"))),
+        (pa.time32("s"), None),
         (pa.dictionary(pa.int8(), pa.list_(pa.int8())), None),
         (pa.list_(pa.list_(pa.list_(pa.int8()))), None),
     ],
@@ -182,7 +192,7 @@ def test_codes_and_bytes_of_a_table_are_their_values():
     assert convert_column("c", pa.array([b"a", b""])) == [b"a", b""]
 
 
-@pytest.mark.parametrize("values", [[{"a": 1}], [["text"]]])
+@pytest.mark.parametrize("values", [[{"a": 1}], [[["text"]]]])
 def test_a_column_that_cannot_be_a_field_is_none(values):
     assert rows_of(values) is None
 

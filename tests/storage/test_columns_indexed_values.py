@@ -64,5 +64,11 @@ def test_values_without_bytes_have_nothing_to_compare():
 
 def test_a_sequence_that_does_not_exist_is_refused():
     source = make(np.zeros(4, np.uint8), [0, 2], [2, 2], [7, 8])
-    with pytest.raises(ConfigError, match=r"the sequence must be in \[0, 2\), but is 2"):
+    with pytest.raises(ConfigError, match=r"the index of a sequence must be in \[0, 2\), but is 2"):
         source.column(spans(2))
+
+
+def test_values_of_the_index_cannot_be_changed_by_a_reader():
+    source = make(np.zeros(4, np.uint8), [0, 2], [2, 2], [7, 8])
+    with pytest.raises(ValueError, match="read-only"):
+        source.column(spans(0))[0][:] = 1

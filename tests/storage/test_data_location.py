@@ -98,7 +98,7 @@ def test_every_store_knows_where_its_sequences_lie(tmp_path):
 
 
 def test_the_page_on_errors_lists_every_fact_of_a_place():
-    page = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+    page = Path(__file__).parents[2] / "docs" / "guides" / "trouble" / "errors.md"
     table = page.read_text("utf-8").partition("## Details")[2].partition("\n## ")[0]
     assert not [name for name in WHOLE.details if f"`{name}`" not in table]
 

@@ -103,7 +103,7 @@ RAGGED, VECTOR, TEXT = Field("float32", (2,)), Field("float32", (2,), None), Fie
         (
             X[:2],
             RAGGED,
-            r"must have 3 timesteps, as `lengths` says, but has 2.* `axes`={'x': None}",
+            r"must have 3 timesteps, as `lengths` says, but has 2.* `axes={'x': None}`",
         ),
         (object(), RAGGED, "dataset: item 7, field 'x': "),
     ],

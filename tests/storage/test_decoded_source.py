@@ -86,7 +86,7 @@ def test_a_unit_holds_what_was_counted():
 @pytest.mark.parametrize("span", [(3, 0, 0), (-1, 0, 0), (0, 0, 3), (0, 2, 1)])
 def test_spans_that_do_not_exist_are_refused_before_anything_is_decoded(span):
     source, calls = make()
-    with pytest.raises(ConfigError, match="Was the plan made for other data"):
+    with pytest.raises(ConfigError, match="Use a plan that was made for this data"):
         source.column(spans(span))
     assert calls == []
 

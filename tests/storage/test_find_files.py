@@ -1,4 +1,4 @@
-"""One function finds files: order, links, hidden names, and what is left out is counted."""
+"""One function finds files: order, links, hidden names, and what is dropped is counted."""
 
 import os
 import random
@@ -151,7 +151,7 @@ def test_what_is_left_out_is_counted_by_suffix(tmp_path):
     assert set(re.split(r", | \(|\)", describe_left_out(found))) == set(
         re.split(r", | \(|\)", text)
     )
-    with pytest.warns(SeqDataWarning, match=rf"{tmp_path}: left out: 4 files of other"):
+    with pytest.warns(SeqDataWarning, match=rf"{tmp_path}: skipped: 4 files of other"):
         warn_left_out([found])
     assert "4 files" not in describe_left_out(found, read=["q.y", "q.z", "q"])
 
@@ -201,7 +201,7 @@ def test_a_path_that_is_there_is_taken_by_its_name(tmp_path, name):
 def test_splits_are_refused_unless_they_are_named(tmp_path):
     put(tmp_path, "train-1.x", "test-1.x", "test.y")
     for location in (tmp_path, tmp_path / "*", tmp_path / "*.x"):
-        with pytest.raises(ConfigError, match=rf"{tmp_path}: must be the files of one split"):
+        with pytest.raises(ConfigError, match=rf"{tmp_path}: must hold the files of one split"):
             find_files(location, is_x)
     assert names(tmp_path / "train*") == ["train-1.x"]
     assert names(tmp_path / "{train,test}-*.x") == ["train-1.x", "test-1.x"]
@@ -266,7 +266,7 @@ def test_names_of_a_listing_are_chosen_by_the_same_rules():
         "1 file of other suffixes (1 .y), 2 hidden files ('._part.2.x'), "
         "1 folder below, as behind every URL ('e')"
     )
-    with pytest.raises(ConfigError, match="must be the files of one split"):
+    with pytest.raises(ConfigError, match="must hold the files of one split"):
         find_listed("s3://d", ["train.x", "test.x"], [], is_x)
 
 

@@ -181,7 +181,7 @@ def test_a_missing_id_names_the_nearest_and_how_many_there_are():
     with pytest.raises(UnknownNameError, match=r"one of 0 sequences.* There is no sequence"):
         store.take([]).find(["a"])
     for wrong in ("rec-0001", [1], [None]):
-        with pytest.raises(ConfigError, match=r"find: `ids` must be a list of texts"):
+        with pytest.raises(ConfigError, match=r"find: `ids` must be a list of strings"):
             store.find(wrong)
     assert store.find([]).tolist() == []
 

@@ -108,11 +108,11 @@ def test_axes_are_a_dict():
             "column 'x': must not hold missing values, but holds one in row 0 in",
         ),
         (
-            pa.table({"x": [[1]], "t": pa.array([0], pa.timestamp("s"))}),
-            r"type timestamp\[s\]. Cas",
+            pa.table({"x": [[1]], "t": pa.array([0], pa.time32("s"))}),
+            r"type time32\[s\]. Cas",
         ),
         (
-            pd.DataFrame({"x": [[1], [2]], "y": [1.0, None]}),
+            pd.DataFrame({"x": [[1], [2]], "y": pd.array([1, None], "Int64")}),
             "column 'y': must not hold missing values, but",
         ),
     ],
@@ -128,7 +128,7 @@ def test_a_named_index_of_a_frame_is_a_column_and_an_unnamed_one_is_left_out():
     assert index_to_columns(frame.rename_axis(None).reset_index(drop=True)).columns.tolist() == [
         "x"
     ]
-    with pytest.warns(SeqDataWarning, match=r"the index is left out: .* frame.rename_axis\('id'\)"):
+    with pytest.warns(SeqDataWarning, match=r"the index is dropped: .* frame.rename_axis\('id'\)"):
         index_to_columns(frame.rename_axis(None))
     with pytest.raises(ConfigError, match="two of the name"):
         index_to_columns(frame.assign(id=1))

@@ -1,4 +1,4 @@
-"""Local files of a data set: mapped or read, and errors that name the place and the remedy."""
+"""Local files of a dataset: mapped or read, and errors that name the place and the remedy."""
 
 import os
 

@@ -171,7 +171,7 @@ def test_a_polars_frame_is_a_store():
 
 
 def test_a_missing_value_of_a_frame_is_an_error_that_names_the_column():
-    frame = pd.DataFrame({"x": [[1], [2]], "y": [1.0, np.nan]})
+    frame = pd.DataFrame({"x": [[1], [2]], "y": pd.array([1, None], "Int64")})
     with pytest.raises(
         DecodeError, match="table: column 'y': must not hold missing values, but holds one in"
     ):

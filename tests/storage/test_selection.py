@@ -59,7 +59,7 @@ def test_one_number_may_count_from_the_end():
         with pytest.raises(IndexError, match=rf"must be in \[-4, 4\), but is {number}"):
             check_number(number, 4)
     for other in (True, 1.0, "a", [0], slice(1)):
-        with pytest.raises(ConfigError, match="a sequence must be given by its number or id"):
+        with pytest.raises(ConfigError, match="a sequence must be given by its index or id"):
             check_number(other, 4)
 
 

@@ -47,7 +47,7 @@ def test_ids_and_texts_are_read_alone(store):
 @pytest.mark.parametrize(
     ("span", "text"),
     [
-        ((5, 0, 0), r"the sequence must be in \[0, 5\), but is 5"),
+        ((5, 0, 0), r"the index of a sequence must be in \[0, 5\), but is 5"),
         ((2, 0, 3), r"sequence 2: its span must be within 0\.\.2, but is 0\.\.3\. Plan over this"),
         ((2, 2, 1), r"sequence 2: its span must be within 0\.\.2, but is 2\.\.1"),
         ((2, -1, 1), "sequence 2: its span must be within"),
@@ -63,7 +63,7 @@ def test_requests_that_cannot_be_are_refused_before_anything_comes(store, span, 
 def test_what_comes_next_may_be_announced(store):
     how = store._reader._shards.remote.how
     assert store.prefetch(np.array([0, 1])) == (how != "ranges")
-    with pytest.raises(ConfigError, match="the sequence must be in"):
+    with pytest.raises(ConfigError, match="the index of a sequence must be in"):
         store.prefetch(np.array([9]))
     check_reads(store, FEW_ROWS, rounds=1)
 

@@ -49,10 +49,10 @@ def test_where_each_sequence_is_there_once_it_is_a_store_like_any(base):
 
 
 @pytest.mark.parametrize(("span", "text"), [
-    ((0, 0, 4), r"timesteps of sequence 0 must be in \[0, 3\), but 0\.\.4 were asked for"),
+    ((0, 0, 4), r"timesteps of sequence 0 must be in \[0, 3\), but 0\.\.4 were requested"),
     ((2, -1, 2), r"timesteps of sequence 2 must be in \[0, 3\), but -1\.\.2"),
-    ((4, 0, 0), r"numbers of sequences must be in \[0, 4\), but one is 4"),
-    ((-1, 0, 0), r"numbers of sequences must be in \[0, 4\), but one is -1"),
+    ((4, 0, 0), r"the index of a sequence must be in \[0, 4\), but is 4"),
+    ((-1, 0, 0), r"the index of a sequence must be in \[0, 4\), but is -1"),
 ])  # fmt: skip
 def test_nothing_outside_of_a_span_is_read(base, span, text):
     with pytest.raises(ConfigError, match=text):

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
 from seqdata.errors import ConfigError, SeqDataWarning, UnknownNameError
 from seqdata.protocols import Store
@@ -50,7 +51,7 @@ def test_every_store_shows_a_sequence_by_number(stores, kind):
     assert isinstance(store, Store)
     for number, due in [(0, 0), (6, 6), (-1, 6), (-7, 0), (np.int64(3), 3)]:
         found = store[number]
-        assert type(found) is dict
+        assert isinstance(found, dict)
         assert next(iter(found)) == "id"
         assert found["id"] == f"u{due}"
         assert found["y"] == due % 3
@@ -68,7 +69,7 @@ def test_every_store_shows_a_sequence_by_number(stores, kind):
 def test_what_is_no_number_is_told_what_to_use():
     store = MemoryStore.of(ROWS, axes=AXES)
     for wrong in (1.5, True, [0, 1], np.array([1])):
-        with pytest.raises(ConfigError, match=r"by its number or id, but is .*`take`"):
+        with pytest.raises(ConfigError, match=r"by its index or id, but is .*`take`"):
             store[wrong]
 
 
@@ -284,3 +285,39 @@ def test_ids_are_a_field_where_sequences_are_to_be_numbered():
     assert "id" not in store.fields
     assert [row["id"] for row in StoreSequences(store, "")] == [row["id"] for row in ROWS]
     assert [*next(iter(StoreSequences(MemoryStore.of([[1], [2]]), "")))] == ["x"]
+
+
+def test_a_sequence_does_not_list_every_number():
+    values = np.arange(40, dtype=np.float32).reshape(20, 2)
+    values[3] = np.nan
+    row = {"id": "a", "x": values, "short": [1, 2], "t": "<" * 99, "nan": np.full(20, np.nan)}
+    rows = [{**row, "short": np.array([1, 2]).repeat(10)[:20]}]
+    sequence = MemoryStore.of(rows)[0]
+    assert isinstance(sequence, dict)
+    text = repr(sequence)
+    assert "'x': <float32 (20, 2), 0 to 39>" in text
+    assert "'nan': <float64 (20,)>" in text
+    assert f"'t': <str of 99: {'<' * 80!r}...>" in text
+    assert sequence["t"] == "<" * 99
+
+
+def test_a_short_sequence_is_shown_as_a_dict():
+    sequence = MemoryStore.of([{"id": "a", "x": np.arange(3), "b": b"12"}])[0]
+    assert repr(sequence) == repr(dict(sequence))
+
+
+def test_a_histogram_of_an_axis_that_there_is_not_is_an_error():
+    with pytest.raises(UnknownNameError, match="store: no axis 'tme'; did you mean 'time'"):
+        MemoryStore.of([{"x": np.arange(3)}]).plot(axis="tme")
+
+
+def test_each_axis_has_a_histogram():
+    store = MemoryStore.of([{"x": np.arange(3), "y": np.arange(9)}], axes={"y": "text"})
+    figure = store.plot()
+    assert [axes.get_xlabel() for axes in figure.axes] == [
+        "length along 'time', timesteps",
+        "length along 'text', timesteps",
+    ]
+    assert store.plot(axis="text").get_title() == "1 sequences, 9 to 9 timesteps, mean 9.0"
+    assert store._repr_html_().count("<svg") == 2
+    pyplot.close("all")

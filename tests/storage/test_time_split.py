@@ -158,7 +158,7 @@ def test_what_is_outside_a_part_cannot_be_read():
     store = split(rows(), DATES, along="when")["val"].base
     with pytest.raises(ConfigError, match=r"timesteps of sequence 1 must be in \[0, 1\), but 0..2"):
         store.read(np.array([[1, 0, 2]]), ["x"])
-    with pytest.raises(ConfigError, match=r"sequences must be in \[0, 3\), but one is 3"):
+    with pytest.raises(ConfigError, match=r"index of a sequence must be in \[0, 3\), but is 3"):
         store.read(np.array([[3, 0, 1]]), ["x"])
     with pytest.raises(ConfigError, match="no axis 'frames'"):
         store.read(np.array([[0, 0, 1]]), ["x"], axis="frames")

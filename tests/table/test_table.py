@@ -51,9 +51,10 @@ def stores(tmp_path_factory):
 
 
 def loader_of(cell, stores, world=None, **options):
+    whole = {"whole": ("text",)} if cell.fields == "two axes" else {}
     return Loader(
         stores[cell.store], POLICIES[cell.policy], collator=cell.layout, seed=2, prefetch=0,
-        world=world or World(), **FIELDS[cell.fields], **options,
+        world=world or World(), **FIELDS[cell.fields], **whole, **options,
     )  # fmt: skip
 
 

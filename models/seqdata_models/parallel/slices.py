@@ -35,7 +35,7 @@ class BatchPart:
 
 
 def split_rows(batch: SequenceBatch, groups: int) -> list[BatchPart]:
-    """Return the rows of a batch in contiguous groups, as equal as can be; empty ones are left out.
+    """Return the rows of a batch in contiguous groups, as equal as can be; empty ones are omitted.
 
     Args:
         batch: Batch of r rows.

@@ -156,8 +156,8 @@ class Stack:
         places = [n for n, step in enumerate(self.steps) if step.layer is not None][1:]
         if stages - 1 > len(places):
             raise ConfigError(
-                f"parallel: `stages` must be at most the {len(places) + 1} recurrent layers, but "
-                f"is {stages}. Use fewer stages, or split time with `RingStrategy`."
+                f"parallel: `stages` must be at most {len(places) + 1}, the number of recurrent "
+                f"layers, but is {stages}. Use fewer stages, or split time with `RingStrategy`."
             )
         costs = [0, *itertools.accumulate(_cost(step) for step in self.steps)]
 
@@ -301,9 +301,10 @@ def _check_part(part: nn.Module, name: str) -> None:
             )
         if inner is not part and isinstance(inner, nn.Dropout) and inner.p:
             raise ConfigError(
-                f"parallel: a dropout must be a part of `parallel_stages` of {name} itself, for "
-                f"its masks to be seeded, but one is in a {type(part).__name__}. Return what is "
-                "before it, it, and what is after it as three parts, or in an nn.Sequential."
+                f"parallel: every dropout must be a part of `parallel_stages` of {name} itself, so "
+                f"that its masks can be seeded, but one is inside a {type(part).__name__}. Split "
+                "that part in three (before the dropout, the dropout, after it), or return them in "
+                "an nn.Sequential."
             )
 
 

@@ -223,7 +223,7 @@ class ChunkStore:
         return numbers
 
     def locate(self, number: int) -> DataLocation:
-        """Return the location of a sequence, for an error; the data set's if it is unknown."""
+        """Return the location of a sequence, for an error; the dataset's if it is unknown."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.location)
         shard = int(np.searchsorted(self._starts, number, side="right")) - 1
@@ -424,14 +424,16 @@ class ChunkStore:
             if chunk in self._chunks_of(band):
                 place = self._locate_band(band)
                 known = {k: v for k, v in error.details.items() if k not in _NO_LOCATION}
-                return place.make_error(CorruptSampleError, f"a chunk is damaged. {error}", **known)
+                return place.make_error(
+                    CorruptSampleError, f"lies in a damaged chunk: {error}", **known
+                )
         return error
 
     def _check_request(self, spans: NDArray[np.int64], names: Sequence[str], axis: str) -> None:
         if spans.ndim != 2 or spans.shape[1] != 3:
             raise ConfigError(
-                f"{self.location}: `spans` must have shape (n, 3): sequence, start, stop, but have "
-                f"{spans.shape}"
+                f"{self.location}: `spans` must have shape (n, 3), with columns sequence, start "
+                f"and stop, but has shape {spans.shape}"
             )
         if axis not in self._lengths_of:
             raise make_unknown_name_error(self.location, "axis", axis, self._lengths_of)
@@ -446,15 +448,15 @@ class ChunkStore:
             raise ConfigError(
                 f"{self.location}: sequence {number} ({quote(self._ids[number])}): timesteps must "
                 f"be in 0..{self._lengths_of[axis][number]}, but {start}..{stop} were requested. "
-                "Was the plan made for other data?"
+                "Use a plan that was made for this data."
             )
 
     def _check_numbers(self, numbers: NDArray[np.int64]) -> None:
         outside = (numbers < 0) | (numbers >= len(self))
         if outside.any():
             raise ConfigError(
-                f"{self.location}: the sequence must be in [0, {len(self)}), but is "
-                f"{int(numbers[outside][0])}. Was the plan made for other data?"
+                f"{self.location}: the index of a sequence must be in [0, {len(self)}), but is "
+                f"{int(numbers[outside][0])}. Use a plan that was made for this data."
             )
 
     def _make_tables(self) -> tuple[dict[str, _FieldTable], dict[str, NDArray[np.int64]]]:

@@ -99,7 +99,7 @@ class HDF5(ArrayOptions):
     def audit(
         self, location: str, *, shard: int | None, repair: bool, on_progress: Callable[[int], None]
     ) -> tuple[int, Iterator[Any]]:
-        """Compare every byte; see ``protocols.SupportsAudit``."""
+        """Return the bytes to check and an iterator of reports; see ``protocols.SupportsAudit``."""
         return FormatBackend(self._format).audit(
             location, shard=shard, repair=repair, on_progress=on_progress
         )

@@ -93,10 +93,11 @@ class HDF5Format:
             DecodeError: If it does not hold what the options say.
             ValueError: If it is not an HDF5 file, or damaged.
         """
-        if file.read(0, 4) in _NETCDF3:
+        magic = file.read(0, 4)
+        if magic in _NETCDF3:
             raise DecodeError.at(
-                f"{file.name}: must be HDF5 (NetCDF-4), but is NetCDF-3. Convert it with "
-                "`nccopy -k nc4`"
+                f"{file.name}: must be HDF5 (NetCDF-4), but is NetCDF-3 (it begins with "
+                f"CDF-{magic[3]}). Convert it with `nccopy -k nc4 in.nc out.nc`"
             )
         with h5py.File(_FileView(file), "r") as opened:
             layout = find_layout(_read_tree(opened), self.options)

@@ -452,3 +452,37 @@ def test_options_tell_stores_apart(tmp_path):
     other = open_store(path, backend=HDF5(fields=["frames"]))
     same = open_store(path, backend=HDF5(fields=["tokens"], cache_bytes=7))
     assert one.fingerprint == same.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("options", [{}, GZIP], ids=["mapped", "chunked"])
+def test_arrays_of_several_rates_are_read_in_seconds(tmp_path, options):
+    random = np.random.default_rng(1)
+    rows = [
+        {
+            "acc": random.normal(size=(100 * seconds, 3)).astype("float32"),
+            "ecg": random.normal(size=500 * seconds).astype("float32"),
+            "temp": random.normal(size=4 * seconds).astype("float32"),
+        }
+        for seconds in (60, 37)
+    ]
+    write_hdf5(tmp_path / "rec.h5", rows, **options)
+    rates = {"acc": 100, "ecg": 500, "temp": 4}
+    store = open_store(tmp_path / "rec.h5", backend=HDF5(), rates=rates)
+    policy = Windows(seconds=2.0, stride_seconds=1.0, batch_size=64)
+    for batch in Loader(store, policy):
+        if len(batch) == 64:
+            shapes = [tuple(batch[name].shape) for name in rates]
+            assert shapes == [(64, 200, 3), (64, 1_000), (64, 8)]
+        for at, number in enumerate(batch.ids.tolist()):
+            second = int(batch.start[at]) // 100
+            for name, rate in rates.items():
+                due = rows[number][name][rate * second : rate * (second + 2)]
+                assert np.array_equal(batch[name][at].numpy(), due)
+    for name in rates:
+        found = {0: [], 1: []}
+        for batch in Loader(store, TBPTT(2, seconds=7), seed=3):
+            lengths = batch.lengths_of[batch.axes.along(name)].tolist()
+            for at, number in enumerate(batch.ids.tolist()):
+                found[number].append(batch[name][at, : lengths[at]].numpy())
+        for number, pieces in found.items():
+            assert np.array_equal(np.concatenate(pieces), rows[number][name])

@@ -39,9 +39,17 @@ def test_variables_are_fields_as_netcdf4_reads_them(tmp_path, compressed):
     check_reads(store, [{**due, "subject": "s1"}], rounds=2)
 
 
-def test_netcdf_3_is_refused_by_name(tmp_path):
-    path = write_netcdf(tmp_path / "x.nc", form="NETCDF3_CLASSIC")
-    with pytest.raises(DecodeError, match=r"must be HDF5 \(NetCDF-4\), but is NetCDF-3.*nccopy"):
+@pytest.mark.parametrize(
+    ("form", "magic"),
+    [("NETCDF3_CLASSIC", 1), ("NETCDF3_64BIT_OFFSET", 2), ("NETCDF3_64BIT_DATA", 5)],
+)
+def test_netcdf_3_is_refused_by_name(tmp_path, form, magic):
+    path = write_netcdf(tmp_path / "x.nc", form=form)
+    message = (
+        rf"x\.nc: must be HDF5 \(NetCDF-4\), but is NetCDF-3 \(it begins with CDF-{magic}\)\. "
+        r"Convert it with `nccopy -k nc4 in\.nc out\.nc`"
+    )
+    with pytest.raises(DecodeError, match=message):
         open_store(path, backend=HDF5())
 
 

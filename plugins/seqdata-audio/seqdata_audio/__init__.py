@@ -1,5 +1,7 @@
-"""Audio files for seqdata: read in place where they are WAV, with log-mel and MFCC transforms."""
+"""Audio files for seqdata: read in place where they are WAV, with spectra, log-mel and MFCC."""
 
 from seqdata_audio.features import MFCC as MFCC
+from seqdata_audio.features import STFT as STFT
 from seqdata_audio.features import LogMel as LogMel
 from seqdata_audio.format import Audio as Audio
+from seqdata_audio.kaldi import KaldiArchive as KaldiArchive

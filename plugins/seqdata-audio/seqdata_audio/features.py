@@ -1,4 +1,4 @@
-"""Log-mel spectrograms and MFCC: columnar transforms whose lengths follow from the audio's."""
+"""Spectra, log-mel spectrograms and MFCC: columnar transforms with lengths from the audio's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,118 @@ _AMIN = 1e-10  # the least power: -100 dB
 _RATE = "rate"  # the field of the samples per second
 
 
+class _FrameTransform:
+    """Base of transforms of samples to frames, with the options that are named here."""
+
+    field: str
+    to: str
+    n_fft: int
+    hop_length: int | None
+    win_length: int | None
+    center: bool
+    pad_mode: ClassVar[Literal["constant", "reflect"]] = "constant"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options alone: windows and filters are made again where they are needed."""
+        return {each.name: getattr(self, each.name) for each in fields(cast(Any, self))}
+
+    def lengths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of frames of sequences, by their samples; 0 without samples."""
+        padding = 2 * (self.n_fft // 2) if self.center else 0
+        frames = 1 + (lengths + padding - self.n_fft) // self._hop
+        return np.where(lengths > 0, np.maximum(frames, 0), 0)
+
+    @property
+    def _hop(self) -> int:
+        """Samples from one frame to the next."""
+        return self.hop_length or self.n_fft // 4
+
+    def _get_samples(self, columns: dict[str, Any]) -> Ragged:
+        """Return the samples of a batch.
+
+        Raises:
+            ConfigError: If there is no such field that runs along time.
+        """
+        audio = columns.get(self.field)
+        if not isinstance(audio, Ragged):
+            raise ConfigError(
+                f"{type(self).__name__}: `field` must be one that runs along time, of "
+                f"{', '.join(columns)}, but is {self.field!r}. Pass field='...'."
+            )
+        return audio
+
+    def _replace_samples(self, columns: dict[str, Any], features: Ragged) -> dict[str, Any]:
+        """Return the columns with features in the place of samples.
+
+        Raises:
+            ConfigError: If another field has the name of the features.
+        """
+        others = {name: column for name, column in columns.items() if name != self.field}
+        if self.to in others:
+            raise ConfigError(
+                f"{type(self).__name__}: `to` must be a name that no other field has, but is "
+                f"{self.to!r}. Pass another one, or leave the field out of `fields`."
+            )
+        return {**others, self.to: features}
+
+    def _windows(
+        self, audio: Ragged, lengths: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the number of a first frame, and frames of samples, (n, *channels, n_fft)."""
+        samples, begins = self._pad(audio)
+        before = np.cumsum(lengths) - lengths
+        within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
+        at = np.repeat(begins, lengths) + within * self._hop
+        if not len(at):
+            return
+        windows = np.lib.stride_tricks.sliding_window_view(samples, self.n_fft, axis=0)
+        step = max(1, _AT_ONCE // windows[0].size)
+        for first in range(0, len(at), step):
+            yield first, windows[at[first : first + step]]
+
+    def _pad(self, audio: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return samples in [-1, 1] with padding between sequences, and where each begins."""
+        values, gap = np.asarray(audio.values), self.n_fft // 2 if self.center else 0
+        lengths = np.asarray(audio.lengths)
+        begins = np.cumsum(lengths) - lengths
+        spread = begins + 2 * gap * np.arange(len(lengths))
+        samples = np.zeros((len(values) + 2 * gap * len(lengths), *values.shape[1:]))
+        rows = np.arange(len(values)) + np.repeat(spread - begins + gap, lengths)
+        samples[rows] = scale_samples(values)
+        if gap and self.pad_mode == "reflect":
+            _reflect(samples, spread, lengths, gap)
+        return samples, spread
+
+    @cached_property
+    def _window(self) -> Floats:
+        return hann(self.win_length or self.n_fft, self.n_fft)
+
+
+def _reflect(
+    samples: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64], gap: int
+) -> None:
+    """Fill ``gap`` samples beyond both ends of each sequence with its samples, mirrored.
+
+    Raises:
+        DecodeError: If a sequence is not longer than the gap.
+    """
+    short = lengths[(lengths > 0) & (lengths <= gap)]
+    if len(short):
+        raise DecodeError.at(
+            f"STFT: all sequences must have more than {gap} samples to be mirrored at their ends, "
+            f"half of `n_fft`, but one has {short[0]}. Pass pad_mode='constant', or leave such out "
+            "with `store.where(...)`",
+        )
+    having = lengths > 0
+    first, stop = (begins + gap)[having, None], (begins + gap + lengths)[having, None]
+    steps = np.arange(1, gap + 1)
+    samples[first - steps] = samples[first + steps]
+    samples[stop - 1 + steps] = samples[stop - 1 - steps]
+
+
 @columnar
 @dataclass(frozen=True, kw_only=True)
-class LogMel:
+class LogMel(_FrameTransform):
     """Log-mel spectrogram: ``audio`` (T,) becomes ``mel``, float32 (frames, n_mels), in dB.
 
     What ``librosa.power_to_db(librosa.feature.melspectrogram(...))`` returns, within 1e-4, with
@@ -91,43 +200,14 @@ class LogMel:
         good = _is_name(self.to) and self.to != _RATE
         _check(self, "to", good, f"a string that is not empty, and not {_RATE!r}")
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the options alone: windows and filters are made again where they are needed."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    def lengths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of frames of sequences, by their samples; 0 without samples."""
-        padding = 2 * (self.n_fft // 2) if self.center else 0
-        frames = 1 + (lengths + padding - self.n_fft) // self.hop_length
-        return np.where(lengths > 0, np.maximum(frames, 0), 0)
-
     def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
         """Return the columns with frames in the place of samples."""
         del seeds
         return self._replace_samples(columns, self._decibels(columns))
 
-    def _replace_samples(self, columns: dict[str, Any], features: Ragged) -> dict[str, Any]:
-        """Return the columns with features in the place of samples.
-
-        Raises:
-            ConfigError: If another field has the name of the features.
-        """
-        others = {name: column for name, column in columns.items() if name != self.field}
-        if self.to in others:
-            raise ConfigError(
-                f"{type(self).__name__}: `to` must be a name that no other field has, but is "
-                f"{self.to!r}. Pass another one, or leave the field out of `fields`."
-            )
-        return {**others, self.to: features}
-
     def _decibels(self, columns: dict[str, Any]) -> Ragged:
         """Return the log-mel spectrogram of a batch."""
-        audio = columns.get(self.field)
-        if not isinstance(audio, Ragged):
-            raise ConfigError(
-                f"{type(self).__name__}: `field` must be one that runs along time, of "
-                f"{', '.join(columns)}, but is {self.field!r}. Pass field='...'."
-            )
+        audio = self._get_samples(columns)
         self._check_rates(columns)
         lengths = self.lengths(np.asarray(audio.lengths))
         channels = audio.values.shape[1:]
@@ -159,32 +239,6 @@ class LogMel:
                 field=_RATE,
             )
 
-    def _windows(
-        self, audio: Ragged, lengths: NDArray[np.int64]
-    ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield the number of a first frame, and frames of samples, (n, *channels, n_fft)."""
-        samples, begins = self._pad(audio)
-        before = np.cumsum(lengths) - lengths
-        within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
-        at = np.repeat(begins, lengths) + within * self.hop_length
-        if not len(at):
-            return
-        windows = np.lib.stride_tricks.sliding_window_view(samples, self.n_fft, axis=0)
-        step = max(1, _AT_ONCE // windows[0].size)
-        for first in range(0, len(at), step):
-            yield first, windows[at[first : first + step]]
-
-    def _pad(self, audio: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return samples in [-1, 1] with zeros between sequences, and where each begins."""
-        values, gap = np.asarray(audio.values), self.n_fft // 2 if self.center else 0
-        lengths = np.asarray(audio.lengths)
-        begins = np.cumsum(lengths) - lengths
-        spread = begins + 2 * gap * np.arange(len(lengths))
-        samples = np.zeros((len(values) + 2 * gap * len(lengths), *values.shape[1:]))
-        rows = np.arange(len(values)) + np.repeat(spread - begins + gap, lengths)
-        samples[rows] = scale_samples(values)
-        return samples, spread
-
     def _raise_floor(self, decibels: NDArray[np.float32], lengths: NDArray[np.int64]) -> None:
         """Raise what is far below the loudest of its sequence."""
         having = lengths[lengths > 0]
@@ -194,10 +248,6 @@ class LogMel:
         loudest = np.maximum.reduceat(loudest, np.cumsum(having) - having)
         floor = np.repeat(loudest - np.float32(self.top_db), having)
         np.maximum(decibels, floor.reshape(-1, *[1] * (decibels.ndim - 1)), out=decibels)
-
-    @cached_property
-    def _window(self) -> Floats:
-        return hann(self.win_length or self.n_fft, self.n_fft)
 
     @cached_property
     def _filters(self) -> Floats:
@@ -243,6 +293,91 @@ class MFCC(LogMel):
     @cached_property
     def _cosines(self) -> Floats:
         return cosines(self.n_mels, self.n_mfcc)
+
+
+@columnar
+@dataclass(frozen=True, kw_only=True)
+class STFT(_FrameTransform):
+    """Short-time Fourier transform: ``audio`` (T,) becomes ``spectrum`` (frames, n_fft // 2 + 1).
+
+    What the function of this name in torch returns, within 1e-5, with time first: complex64, or
+    with ``power`` float32. Integers are scaled to [-1, 1) before. Of several channels: (frames,
+    channels, n_fft // 2 + 1). The plan knows the frames from the lengths: 1 + T // hop_length.
+
+    Args:
+        n_fft: Samples of a window, and of its Fourier transform.
+        hop_length: Samples from one frame to the next; None: ``n_fft // 4``.
+        win_length: Samples of the window, in the middle of ``n_fft``; None: all of them.
+        window: ``"hann"``, periodic as torch's, or None: all samples count alike.
+        center: Whether frame ``t`` is around sample ``t * hop_length``; else it begins there.
+        pad_mode: What is beyond both ends with ``center``: ``"reflect"``, the samples mirrored, or
+            ``"constant"``, zeros, for which a sequence may be shorter than half of ``n_fft``.
+        normalized: Whether values are divided by the square root of ``n_fft``.
+        power: None: complex values; 1: magnitudes; 2: powers; or another exponent of magnitudes.
+        field: The field that is transformed.
+        to: The field that is made of it; no other may have this name.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> STFT(n_fft=400, hop_length=160).lengths(np.array([0, 1, 160, 16000])).tolist()
+        [0, 1, 2, 101]
+    """
+
+    n_fft: int = 400
+    hop_length: int | None = None
+    win_length: int | None = None
+    window: Literal["hann"] | None = "hann"
+    center: bool = True
+    pad_mode: Literal["constant", "reflect"] = "reflect"  # type: ignore[misc]
+    normalized: bool = False
+    power: float | None = None
+    field: str = "audio"
+    to: str = "spectrum"
+
+    def __post_init__(self) -> None:
+        for name in ("n_fft", "hop_length", "win_length", "power"):
+            _store_number(self, name)
+        _check(self, "n_fft", _is_count(self.n_fft), "an integer of at least 1")
+        good = self.hop_length is None or _is_count(self.hop_length)
+        _check(self, "hop_length", good and self._hop > 0, "an integer of at least 1, or None")
+        size = self.win_length
+        good = size is None or (_is_count(size) and size <= self.n_fft)
+        _check(self, "win_length", good, f"an integer in [1, {self.n_fft}], or None")
+        _check(self, "window", self.window in ("hann", None), "'hann' or None")
+        check_flags("STFT", center=self.center, normalized=self.normalized)
+        good = self.pad_mode in ("constant", "reflect")
+        _check(self, "pad_mode", good, "'reflect' or 'constant'")
+        good = self.power is None or (_is_number(self.power) and self.power > 0)
+        _check(self, "power", good, "above 0, or None for complex values")
+        _check(self, "field", _is_name(self.field), "a string that is not empty")
+        _check(self, "to", _is_name(self.to), "a string that is not empty")
+
+    def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
+        """Return the columns with frames of spectra in the place of samples."""
+        del seeds
+        audio = self._get_samples(columns)
+        lengths = self.lengths(np.asarray(audio.lengths))
+        shape = (int(lengths.sum()), *audio.values.shape[1:], self.n_fft // 2 + 1)
+        values = np.empty(shape, dtype=np.complex64 if self.power is None else np.float32)
+        scale = self.n_fft**-0.5 if self.normalized else 1.0
+        for at, frames in self._windows(audio, lengths):
+            spectrum = np.fft.rfft(frames * self._window, axis=-1) * scale
+            if self.power is not None:
+                spectrum = np.abs(spectrum) ** self.power
+            values[at : at + len(frames)] = spectrum
+        return self._replace_samples(columns, Ragged(values, lengths))
+
+    @cached_property
+    def _window(self) -> Floats:
+        size = self.win_length or self.n_fft
+        if self.window == "hann":
+            return hann(size, self.n_fft)
+        first = (self.n_fft - size) // 2
+        found = np.zeros(self.n_fft)
+        found[first : first + size] = 1
+        return found
 
 
 def _store_number(owner: object, name: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.backends import Extents, FileIndex, RandomAccessFile, hookimpl
+from seqdata.backends import Extents, FileIndex, FormatBackend, RandomAccessFile, hookimpl
 from seqdata.errors import ConfigError, check_flags
+from seqdata.protocols import Store
+from seqdata_audio.kaldi import KaldiArchive
 from seqdata_audio.sound_file import make_broken_error, read_info, read_samples, read_wav
+from seqdata_audio.transcript import join_transcript
 
 _DTYPES = (None, "float32", "float64")
 
@@ -30,13 +34,24 @@ class Audio:
         dtype: None: as stored. ``"float32"``, ``"float64"``: all files are decoded to it, in
             [-1, 1], for any stored format.
         allow_empty: Whether a file may hold no samples; it is then a sequence of length 0.
+        transcript: Table of texts, joined with the recordings by the names of their files: a path
+            (CSV, TSV, Parquet, JSON lines), a pandas, Polars or Arrow table. It has a column
+            ``file``, ``path`` or ``audio_filepath``, and one of ``text``, ``sentence`` or
+            ``transcript``, which becomes the field ``text``; its other columns become fields, too.
+            With ``offset`` and ``duration`` (seconds) each row is a sequence, a part of its
+            recording, as in manifests of NeMo; a manifest of cuts or supervisions of lhotse
+            (``.jsonl.gz``) and a data folder of Kaldi (``wav.scp``, ``segments``, ``text``) are
+            read, too. A column ``id`` names the sequences. Recordings without a row are dropped;
+            they, and rows without a recording, are counted in a warning.
 
     Examples:
         >>> store = open_store("recordings/", backend=Audio(dtype="float32"))  # doctest: +SKIP
+        >>> Audio(transcript="validated.tsv")("clips/").fields  # doctest: +SKIP
     """
 
     dtype: str | None = None
     allow_empty: bool = False
+    transcript: Any = field(default=None, compare=False, repr=False)
 
     suffixes: ClassVar[tuple[str, ...]] = (
         ".wav", ".wave", ".bwf", ".rf64", ".w64", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".mp2",
@@ -55,6 +70,44 @@ class Audio:
                 f"{self.dtype!r}. Leave it out for what is stored."
             )
         check_flags("Audio", allow_empty=self.allow_empty)
+
+    def __call__(
+        self,
+        location: Any,
+        *,
+        verify: str | None = None,
+        index: str | None = None,
+        remote: Any = None,
+        keys: str = "unique",
+        progress: bool | None = None,
+    ) -> Store:
+        """Open recordings, with their transcripts; options are those of ``FormatBackend``.
+
+        Raises:
+            ConfigError: If the location means nothing, or an option or the table is invalid.
+            DataError: If a file is damaged, or rows and recordings do not fit each other.
+        """
+        store = self._backend(
+            location, verify=verify, index=index, remote=remote, keys=keys, progress=progress
+        )
+        if self.transcript is None:
+            return store
+        is_local = isinstance(location, str | os.PathLike) and os.path.isdir(location)
+        return join_transcript(store, self.transcript, os.fspath(location) if is_local else "")
+
+    def build_index(self, location: Any, **options: Any) -> Mapping[str, Any]:
+        """Make the index of recordings; see ``FormatBackend``."""
+        return self._backend.build_index(location, **options)
+
+    def audit(
+        self, location: str, *, shard: int | None, repair: bool, on_progress: Callable[[int], None]
+    ) -> tuple[int, Iterator[Any]]:
+        """Compare every byte; see ``FormatBackend``."""
+        return self._backend.audit(location, shard=shard, repair=repair, on_progress=on_progress)
+
+    @property
+    def _backend(self) -> FormatBackend:
+        return FormatBackend(self if self.transcript is None else replace(self, transcript=None))
 
     def index(self, file: RandomAccessFile) -> FileIndex:
         """Return the positions of the samples of a file.
@@ -116,5 +169,5 @@ _HEAD = 64  # bytes of a file without a known header that the rate is believed w
 
 @hookimpl
 def seqdata_register_backends() -> Mapping[str, Any]:
-    """Register the backend ``audio``."""
-    return {"audio": Audio()}
+    """Register the backends ``audio`` and ``kaldi``."""
+    return {"audio": Audio(), "kaldi": KaldiArchive()}

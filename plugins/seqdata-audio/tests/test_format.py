@@ -105,11 +105,11 @@ def test_ids_are_paths_below_the_folder(folder):
 
 
 def test_the_plugin_is_found_without_being_imported(folder):
-    assert list(seqdata_register_backends()) == ["audio"]
+    assert list(seqdata_register_backends()) == ["audio", "kaldi"]
     assert seqdata_register_backends()["audio"] == Audio()
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     claimed = project["project"]["entry-points"]["seqdata.suffixes"]
-    assert claimed == dict.fromkeys(Audio().suffixes, "audio")
+    assert claimed == dict.fromkeys(Audio().suffixes, "audio") | {".ark": "kaldi", ".scp": "kaldi"}
 
 
 def test_slices_of_wav_are_views_of_the_file(folder):

@@ -187,7 +187,7 @@ def _check_has(
         raise _make_error(
             recording,
             f"must have the channel {name!r}, but has {_format(list(by_name))}"
-            f"{'; ' if hint else ''}{hint}. Choose channels that all recordings have, or leave "
+            f"{f' ({hint})' if hint else ''}. Choose channels that all recordings have, or leave "
             "this one out",
         )
 
@@ -232,7 +232,7 @@ def _check_scales(recordings: Sequence[Recording], chosen: _Chosen, unit: str | 
             if unit is not None and channel.unit not in _VOLTS:
                 raise _make_error(
                     recording,
-                    f"channel {channel.name!r} must be in volts for `unit`={unit!r}, but is in "
+                    f"channel {channel.name!r} must be in volts for `unit={unit!r}`, but is in "
                     f"{channel.unit!r}. Leave `unit` or the channel out",
                 )
 

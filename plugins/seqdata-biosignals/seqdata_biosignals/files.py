@@ -271,7 +271,7 @@ class Files:
         return found
 
     def _refuse_orphans(self) -> None:
-        """Raise if a file of samples has no header next to it: it would be left out in silence.
+        """Raise if a file of samples has no header next to it: it would be dropped in silence.
 
         Raises:
             MissingShardError: If there is one.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata import Axis
 from seqdata.backends import (
     ArrayColumn,
     DataLocation,
@@ -135,6 +136,15 @@ class BiosignalStore:
         return found
 
     @property
+    def linked_axes(self) -> Mapping[str, Axis]:
+        """Axis -> its sampling rate, where that is the same in all recordings."""
+        return {
+            signal.axis: Axis(signal.rates[0])
+            for signal in self.signals.values()
+            if len(set(signal.rates)) == 1
+        }
+
+    @property
     def shards(self) -> Sequence[str]:
         """Names of all files."""
         return self.files.shards
@@ -180,7 +190,7 @@ class BiosignalStore:
         return numbers
 
     def locate(self, number: int) -> DataLocation:
-        """Return the location of a sequence, for an error; the data set's if it is unknown."""
+        """Return the location of a sequence, for an error; the dataset's if it is unknown."""
         known = 0 <= number < len(self)
         signal = next(iter(self.signals.values()))
         return self.files.locate(int(signal.rows[number, 0]) if known else -1)
@@ -206,7 +216,10 @@ class BiosignalStore:
         spans = np.ascontiguousarray(spans, dtype=np.int64)
         where, lengths_of = str(self.location), self.lengths_of
         if spans.ndim != 2 or spans.shape[1] != 3:
-            raise ConfigError(f"{where}: `spans` must have shape (n, 3), but have {spans.shape}")
+            raise ConfigError(
+                f"{where}: `spans` must have shape (n, 3), with columns sequence, start and stop, "
+                f"but has shape {spans.shape}"
+            )
         if axis not in lengths_of:
             raise make_unknown_name_error(where, "axis", axis, lengths_of)
         numbers = spans[:, 0]
@@ -257,8 +270,8 @@ class BiosignalStore:
         outside = (numbers < 0) | (numbers >= len(self))
         if outside.any():
             raise ConfigError(
-                f"{self.location}: must have the sequence {int(numbers[outside][0])}, but has "
-                f"{len(self)}. Was the plan made for other data?"
+                f"{self.location}: the index of a sequence must be in [0, {len(self)}), but is "
+                f"{int(numbers[outside][0])}. Use a plan that was made for this data."
             )
 
     def _check_spans(self, spans: NDArray[np.int64], lengths: NDArray[np.int64], axis: str) -> None:
@@ -269,8 +282,8 @@ class BiosignalStore:
             number, start, stop = spans[at].tolist()
             raise ConfigError(
                 f"{self.location}: sequence {number} ({self.names[number]!r}): timesteps along "
-                f"{axis!r} must be in 0..{due[at]}, but {start}..{stop} were requested. Was the "
-                "plan made for other data?"
+                f"{axis!r} must be in 0..{due[at]}, but {start}..{stop} were requested. Use a "
+                "plan that was made for this data."
             )
 
 

@@ -171,7 +171,9 @@ def join_path(name: str, other: str) -> str:
         ValueError: If it would be in another folder.
     """
     if "/" in other or "\\" in other or other in ("", "-", "~", "."):
-        raise ValueError(f"names {other!r}, but must name files next to it")
+        raise ValueError(
+            f"must name files in its own folder, but names {other!r}. Correct the header"
+        )
     return f"{name.rpartition('/')[0]}/{other}".lstrip("/")
 
 

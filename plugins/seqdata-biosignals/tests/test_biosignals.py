@@ -253,7 +253,7 @@ def test_options_that_mean_nothing_are_refused(options, message):
     [
         (
             Biosignals(channels=["c0", "C1"]),
-            r"r0.edf: must have the channel 'C1', but has 'c0'.*c1",
+            r"r0.edf: must have the channel 'C1', but has 'c0'.* \(did you mean 'c1'\?\)\. Choose",
         ),
         (
             Biosignals(channels={"rate": "c0"}, facts="rate"),
@@ -306,3 +306,26 @@ def test_a_sequence_is_located_by_its_file(folder):
     store = open_store(folder, backend=Biosignals()).base
     assert [store.locate(number).details["file"] for number in range(2)] == ["r0.edf", "r1.edf"]
     assert "file" not in store.locate(-1).details
+
+
+def test_channels_of_several_rates_are_windows_of_the_same_seconds(made, tmp_path):
+    random = np.random.default_rng(0)
+    stored = {
+        rate: random.integers(-32768, 32768, (rate * 20, count)).astype(np.int16)
+        for rate, count in ((64, 3), (2, 1))
+    }
+    made.edf(tmp_path / "a.edf", {64: ("eeg", stored[64]), 2: ("temp", stored[2])})
+    store = open_store(tmp_path / "a.edf", backend=Biosignals(dtype="stored"))
+    assert {axis: clock.rate for axis, clock in store.linked_axes.items()} == {
+        "time": 64,
+        "time_signal_2hz": 2,
+    }
+    (batch,) = Loader(store, Windows(seconds=2, stride_seconds=1, batch_size=64, shuffle=False))
+    assert batch["signal"].shape == (19, 128, 3)
+    assert batch["signal_2hz"].shape == (19, 4, 1)
+    for row in range(19):
+        assert np.array_equal(batch["signal"][row].numpy(), stored[64][64 * row : 64 * row + 128])
+        assert np.array_equal(batch["signal_2hz"][row].numpy(), stored[2][2 * row : 2 * row + 4])
+    chunks = list(Loader(store, TBPTT(1, seconds=3)))
+    joined = np.concatenate([batch["signal_2hz"][0].numpy() for batch in chunks])
+    assert np.array_equal(joined, stored[2])

@@ -223,7 +223,7 @@ def remove(name):
         (edit("r.hea", "r 2", "* 2 x y"), r"must begin with a line of a record, but has"),
         (edit("r.hea", "r.dat 16", "r.dat 310"), r"has signals of format 310 in 'r.dat', but a"),
         (edit("r.hea", "r.dat 16", "r.dat 16:3"), r"has signals with a skew in 'r.dat'"),
-        (edit("r.hea", "r.dat 16", "../r.dat 16"), r"names '../r.dat', but must name files next"),
+        (edit("r.hea", "r.dat 16", "../r.dat 16"), r"its own folder, but names '../r.dat'"),
         (edit("r.hea", " 250 ", " 0 "), r"must have a frequency above 0, but has '0'"),
         (cut("r.atr", -2), r"r.atr: must end with two bytes of 0, but ends after"),
         (cut("r.atr", 2), r"r.atr: has 2 bytes after its end. Restore it"),
@@ -270,5 +270,5 @@ def test_rates_and_units_that_differ_are_refused_with_the_remedy(made, tmp_path)
     store = open_store(tmp_path, backend=Biosignals(facts=["rate"], unit="uV"))
     np.testing.assert_allclose(store[0]["signal"], store[1]["signal"] * 1000, rtol=1e-6)
     edit("b.hea", "/uV", "/mmHg")(tmp_path)
-    with pytest.raises(ConfigError, match=r"'ch0' must be in volts for `unit`='uV', but is in 'mm"):
+    with pytest.raises(ConfigError, match=r"'ch0' must be in volts for `unit='uV'`, but is in 'mm"):
         open_store(tmp_path, backend=Biosignals(facts=["rate"], unit="uV"))

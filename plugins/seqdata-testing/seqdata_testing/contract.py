@@ -1,8 +1,11 @@
-"""The contract of a backend, as a class of tests for its own tests to inherit.
+"""The contracts of backends, policies and collators: classes of tests to inherit.
 
 ::
 
-    class TestMine(StoreContract):
+    class TestMine(FormatContract):
+        location = "tests/data/day.rec"
+
+    class TestMineAsWritten(StoreContract):
         def make(self, folder, sequences):
             write_mine(folder / "data", sequences)
             return open_mine(folder / "data")
@@ -10,14 +13,25 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqdata.protocols import Store
+from seqdata.errors import SeqDataError
+from seqdata.index import SequenceIndex
+from seqdata.plan import Plan
+from seqdata.policies.fixed import Fixed
+from seqdata.protocols import Collator, Policy, Store
+from seqdata.storage.memory import MemoryStore
 from seqdata.storage.views import take
+from seqdata_testing import ConformanceError, locations
+from seqdata_testing.location_case import LocationCase
+from seqdata_testing.plans import check_policy
+from seqdata_testing.sharing import check_resume, check_shares
 from seqdata_testing.stores import (
     Sequences,
     check_description,
@@ -28,6 +42,9 @@ from seqdata_testing.stores import (
     check_reads,
     check_refusals,
 )
+
+if TYPE_CHECKING:
+    from seqdata.loading.loader import Loader
 
 
 def sample_sequences(count: int = 23) -> list[dict[str, Any]]:
@@ -93,3 +110,231 @@ class StoreContract:
         numbers = [*range(len(turned))[::2], 0, 0]
         view = take(self.make(tmp_path, self.sequences), range(len(turned))[::-1])
         check_reads(take(view, numbers), [turned[number] for number in numbers])
+
+
+class FormatContract:
+    """Tests that every backend passes on data that is there; a subclass is named ``Test…``.
+
+    What is read whole, sequence by sequence, is what the rest is compared with; damage is done to
+    copies. The command ``seqdata plugins check`` runs the same.
+
+    Attributes:
+        location: What is opened: a path, a pattern, a URL, or a list of these. A subclass whose
+            tests write the data has ``make(folder)``, which returns the location, instead.
+        backend: Name of a backend, a format, or a function that opens a location; None: found from
+            the location, as the installed package says.
+        sequences: The expected content, if it is known: per sequence, field -> value, and ``id``.
+        methods: Start methods of child processes.
+    """
+
+    location: Any = None
+    backend: Any = None
+    sequences: Sequences | None = None
+    methods: Sequence[str] = ("fork", "spawn")
+
+    def make(self, folder: Path) -> Any:
+        """Return the location of the data; ``folder`` is an empty one, to write it into."""
+        del folder
+        if self.location is None:
+            raise ConformanceError(
+                f"{type(self).__name__}: `location` must be where data lies, but is None. Set it, "
+                "or write data in `make(folder)`"
+            )
+        return self.location
+
+    def check(self, check: Callable[[LocationCase], None], folder: Path) -> None:
+        """Run a check of ``seqdata_testing.locations``."""
+        data, copies = folder / "data", folder / "copies"
+        data.mkdir()
+        copies.mkdir()
+        backend = type(self).backend  # a function is not made a method
+        case = LocationCase(
+            self.make(data), copies, backend, sequences=self.sequences, methods=self.methods
+        )
+        check(case)
+
+    def test_it_describes_itself(self, tmp_path: Path) -> None:
+        """Fields, lengths of each axis, the form of the fingerprint."""
+        self.check(locations.check_description, tmp_path)
+
+    def test_ids_are_different_texts(self, tmp_path: Path) -> None:
+        """Also as UTF-8, and of some sequences alone."""
+        self.check(locations.check_ids, tmp_path)
+
+    def test_values_have_the_dtype_of_their_field(self, tmp_path: Path) -> None:
+        """All of it is read once, sequence by sequence."""
+        self.check(locations.check_dtypes, tmp_path)
+
+    def test_values_have_the_shape_of_their_field(self, tmp_path: Path) -> None:
+        """One value per sequence is (1, *shape)."""
+        self.check(locations.check_shapes, tmp_path)
+
+    def test_values_have_the_lengths_of_their_axis(self, tmp_path: Path) -> None:
+        """Compared for whole sequences."""
+        self.check(locations.check_lengths, tmp_path)
+
+    def test_sequences_are_the_same_together_and_alone(self, tmp_path: Path) -> None:
+        """Also where a batch goes over the end of a file."""
+        self.check(locations.check_together, tmp_path)
+
+    def test_spans_are_parts_of_whole_sequences(self, tmp_path: Path) -> None:
+        """In any order, with repeats, along every axis."""
+        self.check(locations.check_spans, tmp_path)
+
+    def test_views_read_the_same(self, tmp_path: Path) -> None:
+        """By number, in an iteration, through views."""
+        self.check(locations.check_views, tmp_path)
+
+    def test_values_stay_as_they_were_read(self, tmp_path: Path) -> None:
+        """No read gives memory that another one writes."""
+        self.check(locations.check_kept_values, tmp_path)
+
+    def test_what_is_not_there_is_refused(self, tmp_path: Path) -> None:
+        """Fields, axes, sequences and timesteps."""
+        self.check(locations.check_missing, tmp_path)
+
+    def test_it_reopens_after_pickling(self, tmp_path: Path) -> None:
+        """In a new process, in another folder."""
+        self.check(locations.check_reopening, tmp_path)
+
+    def test_child_processes_read_the_same(self, tmp_path: Path) -> None:
+        """After fork and after spawn, with files of their own."""
+        self.check(locations.check_children, tmp_path)
+
+    def test_each_opening_has_one_fingerprint(self, tmp_path: Path) -> None:
+        """And the same content."""
+        self.check(locations.check_fingerprint, tmp_path)
+
+    def test_an_index_that_is_built_again_says_the_same(self, tmp_path: Path) -> None:
+        """Done with a copy; left out without an index."""
+        self.check(locations.check_index, tmp_path)
+
+    def test_verify_finds_nothing(self, tmp_path: Path) -> None:
+        """As ``seqdata verify``; left out without an audit."""
+        self.check(locations.check_audit, tmp_path)
+
+    def test_a_changed_byte_is_found(self, tmp_path: Path) -> None:
+        """In a copy; left out without checksums."""
+        self.check(locations.check_damage, tmp_path)
+
+    def test_a_file_that_is_cut_off_or_gone_is_an_error(self, tmp_path: Path) -> None:
+        """In a copy, after it was opened."""
+        self.check(locations.check_loss, tmp_path)
+
+    def test_the_content_is_the_expected_one(self, tmp_path: Path) -> None:
+        """Left out without ``sequences``."""
+        self.check(locations.check_content, tmp_path)
+
+
+class PolicyContract:
+    """Tests that every batching policy passes; a subclass is named ``Test…``.
+
+    Attributes:
+        policy: The policy, made with small arguments: batches of a few sequences.
+        lengths: Timesteps of the sequences that are planned.
+        shuffled: Whether epochs and seeds differ in their order; None: they may.
+        worlds: Numbers of ranks.
+    """
+
+    policy: Policy
+    lengths: Sequence[int] = (5, 9, 7, 3, 11, 8, 40, 2, 4, 6, 5, 9, 1, 30, 20, 10) * 4
+    shuffled: bool | None = True
+    worlds: Sequence[int] = (1, 2, 3)
+
+    def make_index(self) -> SequenceIndex:
+        """Return the index of the lengths, along the axis of the policy."""
+        return SequenceIndex.from_lengths(self.lengths, axis=self.policy.axis)
+
+    def make_plan(self) -> Plan:
+        """Return the plan of an epoch."""
+        return self.policy.plan(self.make_index(), seed=1, epoch=0)
+
+    def test_it_plans_by_lengths_alone_and_each_timestep(self) -> None:
+        """Pure, constant in number, covering; its report agrees."""
+        check_policy(self.policy, self.make_index(), shuffled=self.shuffled)
+
+    def test_all_ranks_have_equal_steps(self) -> None:
+        """And each row once."""
+        for size in self.worlds:
+            check_shares(self.make_plan(), size)
+
+    def test_it_resumes_where_it_stopped(self) -> None:
+        """On the same number of ranks."""
+        for size in self.worlds:
+            check_resume(self.make_plan(), size, cuts=[1, 2])
+
+    def test_a_copy_plans_the_same(self) -> None:
+        """Copied, pickled and sent to other processes."""
+        due = self.make_plan().fingerprint
+        for label, other in (
+            ("a copy", copy.deepcopy(self.policy)),
+            ("a pickled copy", pickle.loads(pickle.dumps(self.policy))),
+        ):
+            found = other.plan(self.make_index(), seed=1, epoch=0).fingerprint
+            if found != due or other != self.policy:
+                raise ConformanceError(
+                    f"policy: {label} must equal the policy and plan the same, but does not. Make "
+                    "it a frozen dataclass"
+                )
+
+
+class CollatorContract:
+    """Tests that every collator of whole sequences passes; a subclass is named ``Test…``.
+
+    Attributes:
+        collator: The collator.
+        sequences: What batches are made of.
+        batch_size: Sequences of a batch.
+    """
+
+    collator: Collator
+    sequences: Sequences = sample_sequences()
+    batch_size: int = 4
+
+    def make_loader(self, collator: Any, **options: Any) -> Loader:
+        """Return a loader of the sequences with a collator."""
+        from seqdata.loading.loader import Loader  # torch is imported only if needed
+
+        store = MemoryStore.of(self.sequences)
+        return Loader(store, Fixed(self.batch_size, shuffle=False), collator=collator, **options)
+
+    def list_contents(self, collator: Any, **options: Any) -> list[dict[str, Any]]:
+        """Return what is in the batches: field -> shape and values."""
+        loader = self.make_loader(collator, **options)
+        return [{name: _describe(batch[name]) for name in batch} for batch in loader]
+
+    def test_its_batches_are_consistent(self) -> None:
+        """Rows, widths, masks and counts fit what is filled."""
+        for batch in self.make_loader(self.collator):
+            try:
+                batch.validate()
+            except SeqDataError as error:
+                raise ConformanceError(f"collator: {error}") from error
+
+    def test_a_batch_holds_every_field(self) -> None:
+        """None is omitted."""
+        due = {name for name in self.sequences[0] if name != "id"}
+        for batch in self.make_loader(self.collator):
+            if missing := sorted(due - set(batch)):
+                raise ConformanceError(f"collator: batch {batch.number} must have {missing}")
+
+    def test_equal_batches_are_made_again(self) -> None:
+        """By the same collator, and by a pickled copy of it."""
+        due = self.list_contents(self.collator)
+        again = pickle.loads(pickle.dumps(self.collator))
+        for label, collator in (("it", self.collator), ("a pickled copy of it", again)):
+            if self.list_contents(collator) != due:
+                raise ConformanceError(f"collator: {label} must make the same batches again")
+
+    def test_workers_make_the_same_batches(self) -> None:
+        """A batch does not depend on the number of workers."""
+        if self.list_contents(self.collator, num_workers=1) != self.list_contents(self.collator):
+            raise ConformanceError("collator: with a worker it must make the same batches")
+
+
+def _describe(value: Any) -> Any:
+    """Return what is compared of a field of a batch."""
+    if isinstance(value, list):
+        return value
+    values = value.values() if getattr(value, "is_nested", False) else value
+    return str(value.dtype), tuple(values.shape), np.asarray(values).tobytes()

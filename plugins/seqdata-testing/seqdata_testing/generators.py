@@ -152,14 +152,21 @@ def packed_policies(draw: DrawFn) -> Any:
 def window_policies(draw: DrawFn) -> Windows:
     """Draw a policy of windows, on a grid or at random; its plans cover no sequence."""
     random = draw(st.booleans())
+    most = draw(st.integers(1, 12))
+    kind = draw(
+        st.sampled_from(("one size", "least", "drawn", "one size" if random else "aligned"))
+    )
+    least = draw(st.integers(1, most))
     return Windows(
-        draw(st.integers(1, 12)),
+        (least, most) if kind == "drawn" else most,
         None if random else draw(st.one_of(st.none(), st.integers(1, 12))),
         draw(batch_sizes()),
         horizon=draw(st.integers(0, 4)),
         random=random,
         per_sequence=draw(st.integers(1, 3)) if random else 1,
         shuffle=draw(st.booleans()),
+        min_size=least if kind == "least" else None,
+        aligned=kind == "aligned",
     )
 
 

@@ -37,7 +37,7 @@ def check_heads(plan: Plan, size: int = 1) -> None:
         for rank, mine in enumerate(ranks):
             step = mine[number]
             head = make_metadata(step, step.spans[:, 0], plan, _AXES)
-            where = f"head: batch {number} on rank {rank} of {size}"
+            where = f"metadata: batch {number} on rank {rank} of {size}"
             _check_counts(where, head, step, plan)
             total += head.num_tokens
             lanes = [-1] if step.lanes is None else step.lanes.tolist()
@@ -51,9 +51,8 @@ def check_heads(plan: Plan, size: int = 1) -> None:
         due = plan.totals(number, number + 1)[0]
         if total != due:
             raise ConformanceError(
-                f"head: batch {number} scores {total} timesteps on {size} ranks, but must score "
-                f"{due} "
-                "as the plan says"
+                f"metadata: batch {number} has {total} scored timesteps on {size} ranks, but must "
+                f"have {due}, as planned"
             )
 
 
@@ -126,5 +125,8 @@ def _check_counts(where: str, head: SequenceBatch, step: Step, plan: Plan) -> No
             f"{where}: overlap {head.overlap} and lr_scale {head.lr_scale}, but must be the plan's"
         )
     head_lanes = None if head.lanes is None else head.lanes.tolist()
-    if head_lanes != (None if step.lanes is None else step.lanes.tolist()):
-        raise ConformanceError(f"{where}: lanes are {head_lanes}, but must be the step's")
+    step_lanes = None if step.lanes is None else step.lanes.tolist()
+    if head_lanes != step_lanes:
+        raise ConformanceError(
+            f"{where}: lanes are {head_lanes}, but must be {step_lanes}, as in the step"
+        )

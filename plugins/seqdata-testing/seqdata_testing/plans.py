@@ -173,8 +173,8 @@ def _check_coverage(
     if len(wrong):
         number = int(numbers[wrong[0]])
         raise ConformanceError(
-            f"plan: sequence {number} goes from timestep {int(before[wrong[0]])} on at "
-            f"{int(starts[wrong[0]])}, but must have each timestep scored once"
+            f"plan: sequence {number}: the span after timestep {int(before[wrong[0]])} begins at "
+            f"{int(starts[wrong[0]])}, but each timestep must be scored once"
         )
     expected = lengths.copy()
     expected[report.dropped] = 0

@@ -159,7 +159,7 @@ def check_totals(played: SimulatedShare) -> None:
             if totals != due:
                 raise ConformanceError(
                     f"share: totals from step {mine.first_step + low} to {mine.first_step + high} "
-                    f"on {played.size} ranks are {totals}, but must be {due}: no dummy row, no "
+                    f"on {played.size} ranks are {totals}, but must be {due}: no padding row, no "
                     "context counts"
                 )
 
@@ -267,7 +267,7 @@ def _check_dummy_rows(plan: Plan, played: Sequence[Sequence[Step]]) -> None:
                     weights = "all 1" if declared is None else str(declared.tolist())
                     raise ConformanceError(
                         f"share: batch {step.number} on rank {rank} has weights "
-                        f"{step.weights.tolist()}, but must be {weights}, before any dummy rows, "
+                        f"{step.weights.tolist()}, but must be {weights}, before any padding rows, "
                         "without lanes"
                     )
                 continue
@@ -277,7 +277,7 @@ def _check_dummy_rows(plan: Plan, played: Sequence[Sequence[Step]]) -> None:
             is_same = np.array_equal(step.spans, head.spans[:stop])
             if not (is_same and step.number == steps[0].number and len(step.weights) == 1):
                 raise ConformanceError(
-                    f"share: the dummy row of rank {rank} is {step.spans.tolist()} of batch "
+                    f"share: the padding row of rank {rank} is {step.spans.tolist()} of batch "
                     f"{step.number}, but must be row 0 of batch {steps[0].number}, with one "
                     "weight 0"
                 )

@@ -83,7 +83,7 @@ def _join_lanes(plan: Plan, steps: Sequence[Step]) -> TrainedBatch:
         if not np.array_equal(step.weights, due):
             raise ConformanceError(
                 f"share: batch {step.number} has weights {step.weights.tolist()} on rank {rank} of "
-                f"{len(steps)}, but must be {due.tolist()}: 0 where a lane is idle or a dummy row"
+                f"{len(steps)}, but must be {due.tolist()}: 0 where a lane is idle or a padding row"
             )
         if not own:
             continue

@@ -84,7 +84,7 @@ def test_rows_are_recorded_with_their_content():
         (k, 0, k + 1) for k in range(7)
     ]
     assert len({row.digest for row in rows}) == 7
-    assert all(not record_rows(batch) for batch in list(GOOD(World(2, 3)))[1:])  # a dummy row
+    assert all(not record_rows(batch) for batch in list(GOOD(World(2, 3)))[1:])  # a padding row
 
 
 def data_with(**values):

@@ -107,10 +107,13 @@ def test_rows_that_differ_from_the_whole_are_found():
     [
         (
             [[0, 0, 3], [2, 1, 2], [3, 0, 5]],
-            "sequence 2 goes from timestep 0 on at 1, but must have each timestep scored once",
+            "sequence 2: the span after timestep 0 begins at 1, but each timestep must be",
         ),
-        ([[0, 0, 3], [2, 0, 2], [3, 0, 3], [3, 2, 5]], "sequence 3 goes from timestep 3 on at 2"),
-        ([*SPANS, [0, 0, 3]], "sequence 0 goes from timestep 3 on at 0"),
+        (
+            [[0, 0, 3], [2, 0, 2], [3, 0, 3], [3, 2, 5]],
+            "sequence 3: the span after timestep 3 begins at 2",
+        ),
+        ([*SPANS, [0, 0, 3]], "sequence 0: the span after timestep 3 begins at 0"),
         (
             SPANS[1:],
             "sequence 0 of 3 timesteps is planned up to 0, but must be whole, or in the report",
@@ -127,7 +130,7 @@ def test_timesteps_that_are_lost_or_repeated_are_found(spans, message):
 def test_context_is_not_scored_twice():
     index = SequenceIndex.from_lengths([6])
     check_covers(Plan([[0, 0, 4], [0, 2, 6]], offsets=[0, 1, 2], overlap=2), index)
-    with pytest.raises(ConformanceError, match="sequence 0 goes from timestep 4 on at 3"):
+    with pytest.raises(ConformanceError, match="sequence 0: the span after timestep 4 begins at 3"):
         check_covers(Plan([[0, 0, 4], [0, 2, 6]], offsets=[0, 1, 2], overlap=1), index)
 
 

@@ -114,13 +114,13 @@ ZERO, ONE = np.zeros(1, dtype=np.float32), np.ones(1, dtype=np.float32)
         (
             FIVE,
             {"replace": {2: {"spans": FIVE.spans[:1]}}},
-            r"the dummy row of rank 1 is \[\[0, 0, 1\]\] of batch 4, but must be row 0 of batch 4",
+            r"the padding row of rank 1 is \[\[0, 0, 1\]\] of batch 4, but must be row 0 of",
         ),
         (FIVE, {"replace": {2: {"weights": ONE}}}, r"give batches \[4\] in place 5, but must give"),
         (
             FIVE,
             {"replace": {1: {"lanes": np.zeros(1)}}},
-            r"batch 3 on rank 1 has weights \[1.0\], but must be all 1, before any dummy rows",
+            r"batch 3 on rank 1 has weights \[1.0\], but must be all 1, before any padding rows",
         ),
         (
             LANES,
@@ -164,9 +164,7 @@ def test_rows_that_are_lost_or_repeated_are_found(bend, told, count):
 
 def test_totals_that_one_rank_alone_believes_are_found(bend):
     bend(totals=(9, 2))
-    message = (
-        r"from step 0 to 1 on 2 ranks are \(9, 2\), but must be \(3, 2\): no dummy row, no context"
-    )
+    message = r"from step 0 to 1 on 2 ranks are \(9, 2\), but must be \(3, 2\): no padding row"
     with pytest.raises(ConformanceError, match=message):
         check_totals(play(FIVE, 2))
 

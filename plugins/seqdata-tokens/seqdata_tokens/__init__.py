@@ -1,4 +1,4 @@
-"""Token files: ``.bin`` and ``.idx`` of Megatron and fairseq, ``.bin`` of llm.c and nanoGPT."""
+"""Token files of Megatron, fairseq, llm.c, nanoGPT, dolma, MosaicML Streaming and LitData."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from seqdata.backends import Extents, FileFormat, FileIndex, RandomAccessFile, hookimpl
 from seqdata.errors import ConfigError, MissingShardError, must_be
+from seqdata_tokens.litdata import find_config, index_chunk
+from seqdata_tokens.mds import PACKED, SUFFIX, index_mds, make_packed_error
 
 __all__ = ["Tokens", "seqdata_register_backends"]
 
@@ -27,6 +29,7 @@ _NPY_MAGIC = b"\x93NUMPY"
 _NPY_HEAD = 1 << 16  # bytes
 _MEGATRON_ENDS = ("_document.bin", "_sentence.bin")  # as its preprocess_data.py names files
 _WIDEST = 8  # bytes of a token
+_DEFAULT = "uint16"  # of a file that does not say it
 _DTYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 _FAIRSEQ_DTYPES = _DTYPES | {7: "<f8", 9: "<u4", 10: "<u8"}
 
@@ -41,20 +44,30 @@ class Tokens(FileFormat):
     (also modded-nanogpt's), with that of NumPy, or without one (nanoGPT, ``data/*/prepare.py``;
     dolma's ``.npy``). A name that ends as Megatron's do (``_document.bin``) has lost its ``.idx``.
 
+    Of MosaicML Streaming (``.mds``) each sample is a sequence, of LitData (``chunk-0-0.bin`` and
+    ``index.json``, ``TokensLoader``) each item.
+
     Args:
         dtype: Dtype of a file without one: a NumPy dtype, little-endian unless it says otherwise
-            (``">u2"``).
+            (``">u2"``). None: ``"uint16"`` of a plain file; a column of bytes needs one.
+        column: Column of ``.mds`` that holds the tokens; None: the only one.
 
     Raises:
-        ConfigError: If it is not a dtype of integers or floats of at most 8 bytes.
+        ConfigError: If it is not a dtype of integers or floats of at most 8 bytes, or the column
+            is not a name.
     """
 
-    dtype: str = "uint16"
-    suffixes = (".bin", ".npy")
-    version = 2  # 1 took the header of llm.c for tokens
+    dtype: str | None = None
+    column: str | None = None
+    suffixes = (".bin", ".npy", SUFFIX, *PACKED)
+    version = 3  # 1 took the header of llm.c for tokens, 2 that of LitData
 
     def __post_init__(self) -> None:
-        _parse_dtype(self.dtype)
+        if self.dtype is not None:
+            _parse_dtype(self.dtype)
+        if self.column is not None and (not isinstance(self.column, str) or not self.column):
+            must, remedy = "the name of a column, or None", "Leave it out where there is one"
+            raise ConfigError(must_be("tokens: `column`", must, repr(self.column), remedy))
 
     def index(self, file: RandomAccessFile) -> FileIndex:
         """Return the positions of the tokens of each document.
@@ -62,14 +75,27 @@ class Tokens(FileFormat):
         Raises:
             ValueError: If both files do not fit each other, or the ``.idx`` is none or is lost.
         """
+        name = file.name.lower()
+        if name.endswith(PACKED):
+            raise make_packed_error(file)
+        if name.endswith(SUFFIX):
+            said = None if self.dtype is None else self._stored_dtype.str
+            return index_mds(file, self.column, said).to_index()
+        config = find_config(file)
+        if config is not None:
+            return index_chunk(file, config).to_index()
         described = _find_index(file)
         if described is None:
-            offsets, dtype = _plain_offsets(file, _parse_dtype(self.dtype))
+            offsets, dtype = _plain_offsets(file, self._stored_dtype)
         else:
             offsets, dtype = _document_offsets(described.read(0, described.size))
         if offsets[-1] != file.size:
             raise ValueError(f"has {file.size} bytes, but its .idx says {offsets[-1]}")
         return FileIndex({"tokens": Extents(offsets[:-1], offsets[1:], dtype.str)})
+
+    @property
+    def _stored_dtype(self) -> np.dtype[np.generic]:
+        return _parse_dtype(_DEFAULT if self.dtype is None else self.dtype)
 
 
 def _plain_offsets(
@@ -128,15 +154,16 @@ def _find_index(file: RandomAccessFile) -> RandomAccessFile | None:
             continue
     if name.lower().endswith(_MEGATRON_ENDS):
         raise ValueError(
-            f"must have {stem + '.idx'!r} next to it, since Megatron names its files so, but has "
-            "not: its documents are unknown. Restore it, or rename the file if it is one sequence"
+            f"must have {stem + '.idx'!r}, the index that Megatron writes, next to it, but it is "
+            "missing, so the documents are unknown. Restore it, or rename the file if it is one "
+            "sequence"
         )
     return None
 
 
 def _parse_dtype(name: str) -> np.dtype[np.generic]:
     try:
-        dtype = np.dtype(object if name is None else name)  # NumPy's None is float64
+        dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):
         dtype = np.dtype(object)
     if dtype.kind not in "iuf" or dtype.itemsize > _WIDEST:
@@ -150,8 +177,9 @@ def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.ge
     """Return the offsets of documents in bytes, int64 (documents+1,), and the dtype of tokens."""
     if content.startswith(_LEGACY_MAGIC):
         raise ValueError(
-            "its .idx is of fairseq's older form (TNTIDX), which is not read. Write both files "
-            "again with `fairseq-preprocess --dataset-impl mmap`"
+            "its .idx must have the format of Megatron or of fairseq's mmap, but has fairseq's "
+            "legacy format (TNTIDX). Write both files again with "
+            "`fairseq-preprocess --dataset-impl mmap`"
         )
     if _is_of_fairseq(content):
         return _sentence_offsets(content)

@@ -77,7 +77,7 @@ class Encoder:
         """Return the members of a sequence: headers, bytes and padding.
 
         Args:
-            number: Its index in the data set.
+            number: Its index in the dataset.
             key: Its key.
             values: Field -> value.
 
@@ -88,7 +88,7 @@ class Encoder:
             raise DecodeError.at(
                 f"sequence {number}: the id must be a valid key of a tar shard, without a dot "
                 f"after its last slash and not beginning with '__', but is {key[:80]!r}. "
-                "Change it, or number the samples and keep ids as a field: pass `key`=''",
+                "Change it, or number the samples and keep ids as a field: pass `key=''`",
                 sequence=number,
             )
         return [

@@ -145,7 +145,7 @@ def _make_field(opened: OpenedFiles, spec: FieldSpec) -> IndexedField:
         name=spec.name, member=spec.extension, field=spec.field,
         access=kinds.get(spec.access, spec.access),
         lengths=None if spec.field.axis is None else _count_steps(opened, spec), decode=decode,
-        is_named=spec.is_chosen, advice=f"Read it as bytes with `schema`={{{spec.name!r}: bytes}}",
+        is_named=spec.is_chosen, advice=f"Read it as bytes with `schema={{{spec.name!r}: bytes}}`",
         is_chosen_by_schema=True,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The fields of a data set, by the user's schema and the headers of members.
+"""The fields of a dataset, by the user's schema and the headers of members.
 
 The user's schema or a fixed rule by extension determines how members are read, never their content.
 """
@@ -56,12 +56,12 @@ def infer_specs(
     dataset: str,
     unsafe: frozenset[str] = frozenset(),
 ) -> list[FieldSpec]:
-    """Return the fields of a data set, in the order of its extensions.
+    """Return the fields of a dataset, in the order of its extensions.
 
     Args:
-        extensions: The extensions of the data set.
+        extensions: The extensions of the dataset.
         schema: The user's schema.
-        dataset: The data set, for messages.
+        dataset: The dataset, for messages.
         unsafe: Kinds of members that may run code; see ``unsafe.check_allowed_names``.
 
     Raises:
@@ -154,7 +154,7 @@ def _check_allowed(
             UnsafeContentError,
             f"members of extension {quote(extension.name)} must be plain data, but are Python "
             "objects: reading them runs code from the data. Leave them out with "
-            f"`schema`={{{extension.name!r}: None}}, or write them again as .npy or .json",
+            f"`schema={{{extension.name!r}: None}}`, or write them again as .npy or .json",
         )
     field = (
         None
@@ -174,7 +174,7 @@ def _make_number_spec(extension: Extension) -> FieldSpec:
         raise extension.place.make_error(
             DecodeError,
             f"members of extension {quote(extension.name)} must be integers, but are not. Read "
-            f"them as text with `schema`={{{extension.name!r}: str}}, or leave them out with None",
+            f"them as text with `schema={{{extension.name!r}: str}}`, or leave them out with None",
         )
     return FieldSpec(
         name=extension.name,
@@ -229,7 +229,7 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
                 error_type,
                 f"members of extension {quote(extension.name)} must be arrays of numbers, but one "
                 f"{header.descr}. Write it again, or leave the extension out with "
-                f"`schema`={{{extension.name!r}: None}}",
+                f"`schema={{{extension.name!r}: None}}`",
             )
     name, recorded = (
         (extension.name, None) if extension.recorded_field is None else extension.recorded_field
@@ -245,7 +245,7 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
                 f"members of extension {quote(extension.name)} must hold timesteps of one dtype "
                 f"and shape, but hold {first.dtype} {list(first.shape)} and {header.dtype} "
                 f"{list(header.shape)}. Write them again, or leave them out with "
-                f"`schema`={{{extension.name!r}: None}}",
+                f"`schema={{{extension.name!r}: None}}`",
             )
     is_chosen = False
     if given_type is not ...:

@@ -104,7 +104,7 @@ def _read_extended(view: memoryview, location: DataLocation) -> bytes:
     begin, length = location.offset or 0, location.length or 0
     if length > MAX_HEADER_BYTES:
         raise_limit_error(
-            location, f"is a header of {length} bytes", f"have at most {MAX_HEADER_BYTES}",
+            location, f"has one of {length}", f"have a header of at most {MAX_HEADER_BYTES} bytes",
             length, MAX_HEADER_BYTES,
         )  # fmt: skip
     return bytes(view[begin : begin + length])
@@ -245,6 +245,6 @@ def raise_limit_error(
     """
     raise location.make_error(
         LimitError,
-        f"must {required}, but {found}. If you trust the file, write it again in smaller units",
+        f"must {required}, but {found}. If you trust the file, write it again within this limit",
         found=requested, expected=maximum,
     )  # fmt: skip

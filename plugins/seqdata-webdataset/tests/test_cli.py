@@ -101,10 +101,10 @@ def test_keys_that_members_id_replace_are_a_note_with_and_without_an_index(tar, 
         tar(members, name=f"in/{name}.tar")
     told = run("write", tmp_path / "in", tmp_path / "out")
     assert told.count("note: ") == 1
-    assert f"{tmp_path / 'in' / 'a.tar'}: ids are left out: its values 'id' become" in told
+    assert f"{tmp_path / 'in' / 'a.tar'}: ids are dropped: its values 'id' become" in told
     assert "To keep the ids, open the files, `rename` the field" in told
     run("index", tmp_path / "in", "--workers", "0")
-    assert "note: store: ids are left out: " in run("write", tmp_path / "in", tmp_path / "again")
+    assert "note: store: ids are dropped: " in run("write", tmp_path / "in", tmp_path / "again")
     for made in map(open_store, (tmp_path / "out", tmp_path / "again")):
         assert made.keys([0, 1]) == ["0", "1"]
         assert [row["id"] for row in made] == [b"same", b"same"]

@@ -107,8 +107,8 @@ def test_a_worker_says_the_same_of_a_damaged_member(folder):
 def test_verify_finds_nothing_where_nothing_is(folder):
     code, told = verify(folder)
     assert code == 0
-    assert "shard 1 (x-001.tar): ok, 10 sequences" in told
-    assert "every byte is as written" in told
+    assert f"{folder}: every byte is as written (3 files, " in told
+    assert "x-001.tar" not in told
 
 
 def test_verify_names_every_damaged_sequence(folder):
@@ -144,7 +144,7 @@ def test_verify_tells_damage_between_members(folder):
     flip(folder / "x-001.tar", begin // 512 * 512 - 512 + 3)  # its header's name
     code, told = verify(folder)
     assert code == 1
-    assert "must be a header of a tar file" in told or "No sequence is damaged" in told
+    assert "must be a header of a tar file" in told
 
 
 def test_verify_tells_damage_of_no_consequence(folder):
@@ -180,7 +180,9 @@ def test_verify_goes_on_after_a_shard_that_is_missing(folder):
     code, told = verify(folder / "x-{000..002}.tar")
     assert code == 1
     assert "is not there. Restore it" in told
-    assert "shard 2 (x-002.tar): ok" in told
+    assert told.splitlines()[-1].endswith(
+        "damaged in 1 place: restore these files, or write the store again"
+    )
 
 
 @pytest.mark.parametrize("what", ["missing", "damaged", "stale"])

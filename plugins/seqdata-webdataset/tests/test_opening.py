@@ -259,7 +259,7 @@ def test_an_old_store_is_reopened_in_another_process(folder):
 
 def test_spans_of_another_shape_are_refused(folder):
     store = open_webdataset(folder)
-    with pytest.raises(ConfigError, match=r"`spans` must have shape \(n, 3\): .*, but have \(2,\)"):
+    with pytest.raises(ConfigError, match=r"`spans` must have shape \(n, 3\), .* has shape \(2,\)"):
         store.read(np.array([0, 1]), ["cls"])
 
 

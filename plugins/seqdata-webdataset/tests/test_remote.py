@@ -1,7 +1,10 @@
 """Shards behind URLs: indexed once, fetched when they are needed, read as local ones."""
 
+import functools
 import json
+import threading
 import uuid
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import fsspec
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from seqdata_webdataset import index_shards, open_webdataset
 
-from seqdata import Bucketed, Loader, Remote, open_store
+from seqdata import Bucketed, Loader, Remote, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.errors import ConfigError, CorruptShardError, MissingShardError
 from seqdata.protocols import Field
@@ -138,3 +141,37 @@ def test_a_bucket_is_read_by_worker_processes(s3, shards, folder, tmp_path):
             assert ours["mel.npy"].equal(due["mel.npy"])
     finally:
         loader.shutdown()
+
+
+class Unlisted(SimpleHTTPRequestHandler):
+    """Serves files, and no lists of folders."""
+
+    def list_directory(self, path):
+        self.send_error(404)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_folder_that_is_not_listed_needs_the_list_of_its_shards(tmp_path):
+    write_store(tmp_path / "tar", [{"x": [1, 2]}, {"x": [3]}], format="webdataset")
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Unlisted, directory=tmp_path / "tar")
+    )
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        remote = Remote(cache_dir=tmp_path / "cache")
+        assert open_store(url, backend="webdataset", remote=remote).lengths.tolist() == [2, 1]
+        (tmp_path / "tar" / "seqdata-index" / "shards.json").unlink()
+        message = (
+            "shards.json.*: must be there where the server does not list the folder, but is not"
+        )
+        with pytest.raises(MissingShardError, match=message) as caught:
+            open_store(url, backend="webdataset", remote=remote)
+        assert caught.value.details["file"] == "seqdata-index/shards.json"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)

@@ -205,6 +205,6 @@ def test_a_size_that_is_no_number_is_found(tar):
 def test_a_header_larger_than_the_cap_is_refused(tar):
     path = tar([("a", b"x" * (1 << 20) + b"y", {"type": tarfile.GNUTYPE_LONGNAME})])
     with pytest.raises(
-        LimitError, match="must have at most 1048576, but is a header of 1048577 bytes"
+        LimitError, match="must have a header of at most 1048576 bytes, but has one of 1048577"
     ):
         walked(path)

@@ -141,7 +141,7 @@ def test_no_payload_is_run(name, tar, npy, tmp_path, placed):
         assert isinstance(refused, UnsafeContentError)
         assert refused.details["offset"] == 1536
         assert f"{refused.details['key']}.{refused.details['field']}" == name.lower()
-        assert "Leave them out with `schema`=" in str(refused)
+        assert "Leave them out with `schema=" in str(refused)
 
 
 def test_arrays_of_objects_are_refused(tar, npy, tmp_path):

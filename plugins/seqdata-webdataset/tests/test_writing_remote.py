@@ -73,7 +73,7 @@ def test_what_lies_there_is_not_replaced_unless_it_is_asked_for(s3, bucket, remo
     write(location, remote())
     text = (
         "must be an empty folder, but holds 'shard-000000.tar'. Choose one, or pass "
-        "`overwrite`=True"
+        "`overwrite=True`"
     )
     with pytest.raises(ConfigError, match=text):
         write(location, remote())

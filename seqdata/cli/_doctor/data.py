@@ -1,4 +1,4 @@
-"""Quick checks of a data set: its files, versions and lengths, and a few of its sequences."""
+"""Quick checks of a dataset: its files, versions and lengths, and a few of its sequences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAMPLE_TIMESTEPS = 4_096  # most timesteps of each
 def open_checked(
     location: str, backend: str | None = None
 ) -> tuple[Store | None, list[DoctorFinding]]:
-    """Open a data set; return it, or None if it cannot be opened, and the findings."""
+    """Open a dataset; return it, or None if it cannot be opened, and the findings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SeqDataWarning)
         try:
@@ -48,7 +48,7 @@ def open_checked(
 
 
 def check_data(location: str, store: Store) -> Iterator[DoctorFinding]:
-    """Yield findings about an opened data set."""
+    """Yield findings about an opened dataset."""
     count, shards = len(store), len(store.shards)
     summary = f"{count:,} sequences in {shards:,} shard{'s' if shards != 1 else ''}"
     yield DoctorFinding(
@@ -117,7 +117,7 @@ def check_lengths(location: str, axis: str, lengths: Any) -> DoctorFinding:
 
 
 def _check_sample(location: str, store: Store) -> DoctorFinding:
-    """Read a few sequences from the whole data set and compare their checksums."""
+    """Read a few sequences from the whole dataset and compare their checksums."""
     numbers = np.unique(np.linspace(0, len(store) - 1, _SAMPLE_SEQUENCES).astype(np.int64))
     fix = shlex.join(["seqdata", "verify", redact_secrets(location)])
     try:

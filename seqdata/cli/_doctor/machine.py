@@ -81,7 +81,7 @@ def check_machine(machine: Machine, *, shards: int, workers: int) -> Iterator[Do
 
     Args:
         machine: Resources of the machine.
-        shards: Number of files of the largest data set; 0: unknown.
+        shards: Number of files of the largest dataset; 0: unknown.
         workers: Number of worker processes of a loader.
     """
     limit = machine.core_limit

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.text import Text
 
 from seqdata.cli._doctor.machine import inspect_machine
 from seqdata.cli._doctor.parallel_options import (
@@ -26,7 +26,7 @@ from seqdata.cli._doctor.parallel_options import (
     require_memory,
 )
 from seqdata.cli._doctor.stack_counts import StackCounts, count_model
-from seqdata.cli._report.console import format_bytes
+from seqdata.cli._report.console import format_bytes, iter_table, keep_whole
 from seqdata.errors import ConfigError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 
@@ -81,9 +81,7 @@ def _import_object(module: str, name: str) -> Any:
             hint = did_you_mean(
                 part, [member for member in dir(value) if not member.startswith("_")]
             )
-            raise ConfigError(
-                must_be(_WHERE, f"a name of {module!r}", repr(name), hint.rstrip("?") and hint)
-            )
+            raise ConfigError(must_be(_WHERE, f"a name of {module!r}", repr(name), hint))
         value = getattr(value, part)
     return value
 
@@ -192,20 +190,21 @@ class ParallelReport:
             ],
         }  # fmt: skip
 
-    def iter_lines(self) -> Iterator[str | Table]:
-        """Yield the lines and the table of the report."""
+    def iter_lines(self) -> Iterator[str | Text]:
+        """Yield the table of options and the one to use, then the reasons."""
+        yield from self._iter_table()
+        speedup = self.get_speedup(self.chosen)
+        reason = f", speedup {speedup:.2f}" if self.chosen.devices > 1 else ""
+        yield f"\nUse: {self.chosen.axis}{reason}"
+        yield from (keep_whole(f"  {line}") for line in self.chosen.code.splitlines())
+        yield ""
         yield from self._iter_model_lines()
-        yield self._make_table()
+        yield ""
         for option in self.options[1:]:
             yield from self._iter_option_lines(option)
         yield "\nOn one device"
         for name, advice in self.list_alternatives():
             yield f"  {name}: {advice}"
-        speedup = self.get_speedup(self.chosen)
-        reason = f", speedup {speedup:.2f}" if self.chosen.devices > 1 else ""
-        yield f"\nUse: {self.chosen.axis}{reason}"
-        for line in self.chosen.code.splitlines():
-            yield f"  {line}"
 
     def get_speedup(self, option: ParallelOption) -> float:
         """Return the measured speedup of an option, or else the one from counts."""
@@ -245,19 +244,23 @@ class ParallelReport:
             ),
         ]
 
-    def _iter_model_lines(self) -> Iterator[str]:
+    def _iter_model_lines(self) -> Iterator[str | Text]:
         counts, shape = self.counts, self.shape
         rows = "lanes" if shape.is_carried else "rows"
         yield (
             f"{counts.name}: {len(counts.layers)} recurrent layers, {counts.parameters:,} weights "
             f"of {counts.itemsize} bytes"
         )
-        for part in counts.parts:
-            yield (
-                f"  {part.name:<12} {part.cell:<5} {part.inputs:>6} -> {part.outputs:<6} "
-                f"{part.parameters:>12,} weights, {format_count(6 * part.cost)} operations and "
-                f"{format_bytes(part.kept * counts.itemsize)} kept per timestep of a row"
+        titles = ("part", "cell", "inputs", "outputs", "weights", "operations", "kept")
+        cells = [
+            (
+                part.name, part.cell, str(part.inputs), str(part.outputs), f"{part.parameters:,}",
+                format_count(6 * part.cost), format_bytes(part.kept * counts.itemsize),
             )
+            for part in counts.parts
+        ]  # fmt: skip
+        yield from iter_table(titles, cells, left=("part", "cell"))
+        yield "operations and kept: per timestep of a row"
         yield (
             f"an update: {shape.batches} batches of {shape.rows} {rows} x {shape.timesteps} "
             f"timesteps, 6 operations per weight and timestep (2 forward, 4 backward)"
@@ -268,9 +271,10 @@ class ParallelReport:
         if self.accelerator == "cpu":
             yield "  on CPUs a device is a process with one thread: compare with that"
 
-    def _make_table(self) -> Table:
+    def _iter_table(self) -> Iterator[Text]:
         titles = ["split", "devices", "speedup", "idle", "memory", "sent an update"]
-        table = Table(*titles, *(["measured"] if self.measured else []), title="Options")
+        titles += ["measured"] if self.measured else []
+        rows = []
         for number, option in enumerate(self.options):
             is_mesh = option.data > 1 and option.size > 1
             cells = [
@@ -279,8 +283,8 @@ class ParallelReport:
                                              else []),
             ]  # fmt: skip
             devices = f"{option.data} x {option.size}" if is_mesh else str(option.devices)
-            table.add_row(option.axis, devices, *(["-"] * len(cells) if option.why_not else cells))
-        return table
+            rows.append([option.axis, devices, *(["-"] * len(cells) if option.why_not else cells)])
+        return iter_table(titles, rows, left=("split",))
 
     def _iter_option_lines(self, option: ParallelOption) -> Iterator[str]:
         yield f"{option.axis}: speedup {option.formula}; gives up {option.gives_up}"

@@ -15,6 +15,7 @@ from seqdata.detect import detect_backend
 from seqdata.errors import SeqDataError
 from seqdata.index import SequenceIndex
 from seqdata.loading.error_log import read_error_list
+from seqdata.planning.policy import resolve_seconds
 from seqdata.policies.tbptt import TBPTT
 from seqdata.protocols import Store
 from seqdata.runs.class_paths import CLASS_PATH, INIT_ARGS, ArgumentReader, list_import_paths
@@ -156,7 +157,7 @@ def _check_output(data: Mapping[str, Any]) -> Iterator[FindingRow]:
             "weight",
             "note",
             (
-                "not part of the output: dummy rows of several ranks cannot be recognised, "
+                "not part of the output: padding rows of several ranks cannot be recognised, "
                 "and raise an error"
             ),
             "add 'weight'; in training tail='drop' does, too",
@@ -195,10 +196,10 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
             "smaller batches, or fewer ranks",
         )  # fmt: skip
     elif over and tail == "drop":
-        yield "batches", "note", f"{summary}; {over} are left out each epoch", "tail='fill'"
+        yield "batches", "note", f"{summary}; {over} are dropped each epoch", "tail='fill'"
     elif over:
         yield (
-            "batches", "ok", f"{summary}; in the last one {size - over} ranks have dummy rows of "
+            "batches", "ok", f"{summary}; in the last one {size - over} ranks have padding rows of "
                              "weight 0",
             "",
         )  # fmt: skip
@@ -219,6 +220,7 @@ def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | N
         lanes = resolved.lanes
     if data.get("transform") is not None or data.get("shift"):
         return (0, lanes) if lanes else None  # lengths differ from the stored ones
+    resolved = resolve_seconds(resolved, train)
     return resolved.num_batches(SequenceIndex.from_store(train)), lanes
 
 
@@ -282,8 +284,8 @@ def _check_errors(file: RunFile, folder: Path) -> Iterator[FindingRow]:
     if files:
         latest, count = files[-1], sum(map(len, lists.values()))
         yield (
-            "on_error", "warn", f"{count} sequences were left out, the last one: "
+            "on_error", "warn", f"{count} sequences were dropped, the last one: "
             f"{json.dumps(lists[latest][-1]):.300}", f"look at {latest}, repair the data",
         )  # fmt: skip
     elif file.data.get("on_error", "raise") != "raise":
-        yield "on_error", "ok", f"{file.data['on_error']!r}, and nothing was left out", ""
+        yield "on_error", "ok", f"{file.data['on_error']!r}, and nothing was dropped", ""

@@ -28,8 +28,8 @@ class UnevenBatch:
 
     Attributes:
         batch: Index in the plan.
-        step: Step in which the batch is repeated; None if it is left out.
-        rank: Rank that repeats the batch; None if it is left out.
+        step: Step in which the batch is repeated; None if it is dropped.
+        rank: Rank that repeats the batch; None if it is dropped.
     """
 
     batch: int

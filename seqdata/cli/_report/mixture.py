@@ -7,16 +7,17 @@ every store.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 import click
 import numpy as np
-from rich.table import Table
+from rich.text import Text
 
 from seqdata.api import open_store
+from seqdata.cli._report.console import iter_table
 from seqdata.errors import ConfigError, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
@@ -240,22 +241,23 @@ def compute_part_stats(
     ]
 
 
-def make_parts_table(stats: Sequence[PartStats]) -> Table:
-    """Return the figures of the parts as a table."""
-    columns = ("part", "batches", "share", "timesteps", "share of timesteps", "passes")
-    table = Table(*columns, title="Parts")
-    for part in stats:
-        table.add_row(
+def iter_parts_table(stats: Sequence[PartStats]) -> Iterator[Text]:
+    """Yield the figures of the parts as a table."""
+    titles = ("part", "batches", "share", "timesteps", "share of timesteps", "passes")
+    rows = [
+        (
             part.part, f"{part.batches:,}", f"{100 * part.share:.2f} %", f"{part.timesteps:,}",
             f"{100 * part.timestep_share:.2f} %", f"{part.passes:.2f}",
-        )  # fmt: skip
-    return table
+        )
+        for part in stats
+    ]  # fmt: skip
+    return iter_table(titles, rows, left=("part",))
 
 
 def name_parts(locations: Sequence[str]) -> list[str]:
     """Return unique names of locations: the last part of a path, or all of it if two are equal.
 
-    Users, passwords and queries of URLs are left out. Names that are still equal are numbered.
+    Users, passwords and queries of URLs are omitted. Names that are still equal are numbered.
     """
     shown = [redact_url(location) if is_remote(location) else location for location in locations]
     last = [PurePath(location).name or location for location in shown]

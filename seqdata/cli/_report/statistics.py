@@ -10,16 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata.index import SequenceIndex
+from seqdata.logical_types import Timestamp
 from seqdata.plan import Plan
+from seqdata.plotting.lengths import HistogramBin, histogram
+from seqdata.policies.fixed import Fixed
 from seqdata.protocols import Store
 from seqdata.report import BatchMeasures
 from seqdata.sharing import Tail, World, share
 from seqdata.storage.fields import default_axis
-from seqdata.storage.store_repr import HistogramBin, histogram
+from seqdata.storage.row_chunks import flatten_column
 
 MAX_BYTES_UNASKED = 1 << 30  # most bytes that are read without ``--values``
 _CHUNK_TIMESTEPS = 1 << 18  # timesteps that are read together
 _CHUNK_SEQUENCES = 1 << 12  # sequences that are read together
+_MAX_COMPARED = 1 << 20  # about as many rows are put in random batches, to compare with
 
 
 @dataclass(slots=True)
@@ -70,6 +75,27 @@ def count_values(store: Store) -> dict[str, ValueCounts]:
     for spans in _iter_spans(store.lengths_of[axis], with_values=False) if names else ():
         _count_columns(counts, store.read(spans, names, axis=axis))
     return counts
+
+
+def find_date_ranges(store: Store) -> dict[str, tuple[str, str]]:
+    """Return the first and the last date of each field of dates that has any, as strings in UTC.
+
+    Raises:
+        DataError: If stored data is damaged.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name, field in store.fields.items():
+        if not isinstance(field.logical, Timestamp):
+            continue
+        axis = field.axis or default_axis(store.lengths_of)
+        bounds: list[int] = []
+        for spans in _iter_spans(store.lengths_of[axis], with_values=field.axis is not None):
+            values = flatten_column(store.read(spans, [name], axis=axis)[name])
+            bounds += [int(values.min()), int(values.max())] if values.size else []
+        if bounds:
+            dates = field.logical.decode(np.array([min(bounds), max(bounds)], dtype=np.int64))
+            found[name] = (str(dates[0]), str(dates[1]))
+    return found
 
 
 def _is_float(dtype: str) -> bool:
@@ -141,6 +167,39 @@ def compute_idle_share(plan: Plan) -> float:
     return 1.0 - plan.totals(0, len(plan))[1] / rows if rows else 0.0
 
 
+def compute_random_padding(plan: Plan, measures: BatchMeasures, seed: int) -> float | None:
+    """Return the padding of a plan's own rows in random batches, as a fraction in [0, 1].
+
+    Batches have as many rows as those of the plan on average. Of many rows, about a million evenly
+    spaced ones are used.
+
+    Args:
+        plan: The plan of an epoch.
+        measures: Its measures.
+        seed: Seed of the random batches.
+
+    Returns:
+        None for lanes and rows of several sequences, which are not padded to the longest of a
+        batch, and for a plan without batches.
+    """
+    total = int(measures.rows.sum())
+    if plan.lanes or not total:
+        return None
+    step = -(-total // _MAX_COMPARED)
+    lengths, first = list[NDArray[np.int64]](), 0
+    while first < len(plan):
+        stop = plan.prepare(first)
+        table = plan.slice(first, stop)
+        if table.rows is not None:
+            return None
+        lengths.append(table.row_lengths()[::step])
+        first = stop
+    index = SequenceIndex.from_lengths(np.concatenate(lengths))
+    batch_size = max(1, round(total / len(plan)))
+    report = Fixed(batch_size).plan(index, seed=seed, epoch=0).report
+    return 1.0 - 1.0 / report.waste
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldStats:
     """Distribution of a plan over a number of ranks.
@@ -148,7 +207,7 @@ class WorldStats:
     Attributes:
         size: Number of ranks.
         steps: Steps of every rank.
-        filler: Number of filler batches in the last step.
+        filler: Number of padding batches in the last step.
         left_out: Number of batches of the plan that are not trained.
         repeated: Number of batches that are trained again in the last step.
         balance: sum(max)/sum(mean) over the steps of the longest row of each rank: 1.0 is even.

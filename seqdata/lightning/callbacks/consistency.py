@@ -59,7 +59,7 @@ class SeenBatch:
 
     Attributes:
         replica: Data-parallel rank; ranks of one replica must have the same batch.
-        digest: Digest of its batch; empty if it has only dummy rows.
+        digest: Digest of its batch; empty if it has only padding rows.
     """
 
     replica: int
@@ -67,7 +67,7 @@ class SeenBatch:
 
 
 def digest_batch(batch: Any) -> tuple[int, ...]:
-    """Return digests of all tensors of a batch of any kind; none for dummy rows."""
+    """Return digests of all tensors of a batch of any kind; none for padding rows."""
     tensors: list[Tensor] = []
     if isinstance(batch, Mapping):
         return tuple(digest for part in batch.values() for digest in digest_batch(part))
@@ -110,7 +110,7 @@ class RankConsistency(Callback):
 
     Before the first step and after every ``every_n_steps`` steps, each rank computes a digest of
     each tensor on its device, and the ranks exchange the digests. Running statistics of batch and
-    instance norms are left out: they differ between ranks until DDP's next forward pass.
+    instance norms are omitted: they differ between ranks until DDP's next forward pass.
 
     In the first step batches are compared as well: rank 0 warns of ranks with equal batches.
     ``WavefrontStrategy``, in which ranks train different layers, refuses this callback.

@@ -17,7 +17,7 @@ class DataMonitor(Callback):
     In each step that the Trainer logs (``log_every_n_steps``), of rank 0, over the steps since the
     previous one: ``data/tokens_per_second``; ``data/wait_share``, the fraction of the time spent
     waiting for data; ``data/wait_seconds`` of a step; ``data/padding_share``, the fraction that is
-    padding or dummy rows; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
+    padding or padding rows; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
 
     At the end of each epoch, over the epoch and of every rank, gathered once:
     ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share``.

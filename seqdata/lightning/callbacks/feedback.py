@@ -17,7 +17,7 @@ from seqdata.lightning.feedback_run import FeedbackOptions, FeedbackRun
 
 
 class Feedback(Callback):
-    """Changes weights periodically, by the scores that training steps return.
+    """Callback that changes weights periodically, by the scores that training steps return.
 
     With ``batching=Weighted(...)`` a sequence is drawn in proportion to its latest mean score, at
     least a tenth as often as the mean. With a ``Mix`` the weight of a part is multiplied by its
@@ -29,9 +29,10 @@ class Feedback(Callback):
         score: Key of the score in the dict that ``training_step`` returns: a tensor (rows,) with a
             value for each row of the batch, or one value, which counts for each of them.
         every: Number of optimizer updates of a segment.
-        weigh: Function of scores that returns weights, the same on every rank: of float64
-            (sequences,), in the order of the store, NaN for a sequence without a score; for a
-            ``Mix`` of a dict part -> mean score. None: weights as above.
+        weigh: Function of the latest mean scores that returns weights, the same on every rank. With
+            ``Weighted`` both are float64 (sequences,), in the order of the store, NaN for a
+            sequence without a score; with a ``Mix`` both are dicts, part -> value. None: weights
+            as above.
 
     Raises:
         ConfigError: If an argument is invalid, or the callback is added to the Trainer too late;

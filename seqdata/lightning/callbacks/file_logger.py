@@ -177,8 +177,8 @@ class RankFileLogger(Callback):
         missing, self._missing = self._missing, 0
         if missing:
             warnings.warn(
-                f"RankFileLogger: {missing} lines of rank {self._rank} are missing in {self.path}, "
-                "which could not be written",
+                f"RankFileLogger: {missing} lines of rank {self._rank} could not be written to "
+                f"{self.path} and are lost",
                 SeqDataWarning,
                 stacklevel=2,
             )

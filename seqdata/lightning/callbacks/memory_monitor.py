@@ -86,7 +86,7 @@ class RankMemoryMonitor(Callback):
             raise ConfigError(
                 must_be(
                     "RankMemoryMonitor: `skew`",
-                    "a number above 1, relative to the other ranks",
+                    "a number above 1, the largest allowed ratio to the other ranks",
                     repr(skew),
                 )
             )

@@ -18,6 +18,7 @@ from seqdata.lightning.predictions.spill import MergedRows
 from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.write import write_arrow
 from seqdata.storage.concat import ConcatStore
+from seqdata.storage.span_store import locate_in_base
 from seqdata.storage.views import View
 from seqdata.storage.writing.table_files import find_table_kind, write_table_file
 
@@ -26,7 +27,7 @@ _KEYS_AT_ONCE = 1 << 12  # sequences whose ids are looked up together
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictionTarget:
-    """Destination of one data set's predictions, and the rows that must be predicted.
+    """Destination of one dataset's predictions, and the rows that must be predicted.
 
     Attributes:
         store: The predicted store.
@@ -54,7 +55,7 @@ def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
 
     Raises:
         IncompleteEpochError: If rows are missing.
-        PlanError: If a sequence was predicted twice, has a gap, or was left out by the policy.
+        PlanError: If a sequence was predicted twice, has a gap, or was dropped by the policy.
         ConfigError: If the folder is not empty.
     """
     offsets = _find_sequence_offsets(rows, target)
@@ -69,7 +70,7 @@ def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
     numbers = rows.spans[offsets[:-1], 0]
     write_arrow(
         target.root,
-        _iterate_sequences(rows, offsets, target.store),
+        _iterate_sequences(rows, offsets, target),
         axes={**_select_axes(axes, rows), "spans": "spans"},
         key="id" if _has_unique_ids(target.store, numbers) else "",
         progress=False,
@@ -78,7 +79,7 @@ def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
 
 
 def _write_table(rows: MergedRows, offsets: NDArray[np.int64], target: PredictionTarget) -> None:
-    sequences = _iterate_sequences(rows, offsets, target.store)
+    sequences = _iterate_sequences(rows, offsets, target)
     fields = {
         "id": Field("str", (), None),
         "position": Field("int64", (), None),
@@ -131,18 +132,19 @@ def _find_sequence_offsets(rows: MergedRows, target: PredictionTarget) -> NDArra
 
 
 def _iterate_sequences(
-    rows: MergedRows, offsets: NDArray[np.int64], store: Store
+    rows: MergedRows, offsets: NDArray[np.int64], target: PredictionTarget
 ) -> Iterator[dict[str, Any]]:
     for first in range(0, len(offsets) - 1, _KEYS_AT_ONCE):
         run_offsets = offsets[first : first + _KEYS_AT_ONCE + 1]
         numbers = rows.spans[run_offsets[:-1], 0]
-        keys = get_base_keys(store, store.base_numbers(numbers))
-        for key, number, (start, stop) in zip(
-            keys, numbers, itertools.pairwise(run_offsets.tolist()), strict=True
+        keys = get_base_keys(target.store, target.store.base_numbers(numbers))
+        _, positions, starts = locate_in_base(target.store, numbers, target.axis)
+        for key, position, begin, (start, stop) in zip(
+            keys, positions, starts, itertools.pairwise(run_offsets.tolist()), strict=True
         ):
-            sequence: dict[str, Any] = {"id": key, "position": number}
+            sequence: dict[str, Any] = {"id": key, "position": position}
             sequence.update({name: rows.get_value(name, start, stop) for name in rows.fields})
-            sequence["spans"] = rows.spans[start:stop, 1:]
+            sequence["spans"] = rows.spans[start:stop, 1:] + begin
             yield sequence
 
 
@@ -153,7 +155,7 @@ def _check_complete(
     if num_rows < target.rows and not target.is_partial:
         raise IncompleteEpochError(
             f"PredictionWriter: {num_rows} rows were predicted, but {target.rows} are planned. "
-            "Check `limit_predict_batches`, or pass `partial`=True."
+            "Leave out `limit_predict_batches`, or pass `partial=True`."
         )
     numbers, starts, stops = merged.spans.T
     is_same_sequence = numbers[1:] == numbers[:-1]
@@ -167,7 +169,7 @@ def _check_complete(
         raise PlanError.at(
             f"PredictionWriter: {_describe_sequence(target.store, numbers[i])} was predicted "
             f"twice from timestep {starts[i + 1]} on. Use a loader that divides the data among "
-            "ranks, and for windows pass `per`='span'",
+            "ranks, and for windows pass `per='span'`",
             sequence=int(numbers[i]),
         )
     if target.is_per_span:
@@ -178,7 +180,7 @@ def _check_complete(
         i = int(np.flatnonzero(starts != expected_starts)[0])
         raise PlanError.at(
             f"PredictionWriter: {_describe_sequence(target.store, numbers[i])} has no prediction "
-            f"of timesteps {expected_starts[i]}..{starts[i]}. Pass `per`='span' for a row of "
+            f"of timesteps {expected_starts[i]}..{starts[i]}. Pass `per='span'` for a row of "
             "each span",
             sequence=int(numbers[i]),
         )
@@ -189,11 +191,11 @@ def _check_complete(
 
 
 def make_left_out_error(store: Store, indices: NDArray[np.int64]) -> PlanError:
-    """Return the error about sequences that the policy leaves out."""
+    """Return the error about sequences that the policy drops."""
     return PlanError.at(
-        f"PredictionWriter: the policy leaves out {len(indices)} of {len(store)} sequences, the "
+        f"PredictionWriter: the policy drops {len(indices)} of {len(store)} sequences, the "
         f"first is {_describe_sequence(store, indices[0])}. Check `empty` and `too_long`, or "
-        "pass `partial`=True",
+        "pass `partial=True`",
         sequence=int(indices[0]),
     )
 

@@ -202,7 +202,7 @@ def make_ambiguity_error(name: str, width: int) -> ConfigError:
     return ConfigError(
         f"PredictionWriter: `per` is None, but the second dimension of prediction {name!r} is "
         f"{width}, as is the width of every batch, so that it may be of timesteps or of "
-        "features. Pass `per`='timestep' or 'sequence'"
+        "features. Pass `per='timestep'` or `per='sequence'`"
     )
 
 
@@ -213,7 +213,7 @@ def _check_batch(batch: Any) -> SequenceBatch:
                 "PredictionWriter: the batch",
                 "a SequenceBatch, which has the ids of its sequences",
                 f"a {type(batch).__name__}",
-                "Leave out `as_tuple`, `as_dict` and a torch `collate_fn`",
+                "Leave out `as_tuple`, `as_dict`, `as_batch` and a torch `collate_fn`",
             )
         )
     if batch.segments is not None:
@@ -244,7 +244,7 @@ def _check_name(name: Any) -> None:
 
 
 def _to_rows(name: str, output: Any, is_real: Tensor) -> Tensor:
-    """Return an output on the CPU, without dummy rows, in a dtype of NumPy."""
+    """Return an output on the CPU, without padding rows, in a dtype of NumPy."""
     if not isinstance(output, Tensor) or output.is_nested or not output.dim():
         kind = (
             "number" if isinstance(output, Tensor) and not output.dim() else type(output).__name__
@@ -308,7 +308,7 @@ def _select_timesteps(
         raise ConfigError(
             f"PredictionWriter: prediction {name!r} must have shape (rows, {width}, …) to be per "
             f"timestep of a batch padded to {width}, but has {tuple(value.shape)}. Return it so, "
-            "or pass `per`='sequence'."
+            "or pass `per='sequence'`."
         )
     step, start = torch.arange(width, device=spans.device), batch.start[is_real][:, None]
     is_scored = (step >= spans[:, 1:2] - start) & (step < spans[:, 2:3] - start)  # (rows, T)
@@ -323,7 +323,7 @@ def _check_unsplit(name: str, spans: Tensor, batch: SequenceBatch) -> None:
         raise ConfigError.at(
             f"PredictionWriter: prediction {name!r} has one row per sequence, but batch "
             f"{batch.number} has timesteps {start}..{stop} of sequence {index} only. Pass "
-            "`per`='span' for a row of each span, or do not split sequences",
+            "`per='span'` for a row of each span, or do not split sequences",
             sequence=index,
         )
 

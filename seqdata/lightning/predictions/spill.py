@@ -24,11 +24,11 @@ SPAN_DTYPE = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class SpillManifest:
-    """Files that one rank has written for one data set.
+    """Files that one rank has written for one dataset.
 
     Attributes:
         rank: The global rank.
-        fields: Name -> its dtype and shape; empty if the rank had only dummy rows.
+        fields: Name -> its dtype and shape; empty if the rank had only padding rows.
         rows: Number of rows.
         files: Name -> size in bytes; the first file has the spans, the others one field each.
         digests: Name -> sha256 of the content.
@@ -42,11 +42,11 @@ class SpillManifest:
 
 
 class SpillWriter:
-    """Files to which one rank appends the predictions of one data set.
+    """Files to which one rank appends the predictions of one dataset.
 
     Args:
         folder: Existing folder of the files.
-        index: Index of the data set.
+        index: Index of the dataset.
         rank: The rank.
     """
 

@@ -48,15 +48,16 @@ WRITE_TIMEOUT = timedelta(days=1)
 class PredictionWriter(Callback):
     """Writes predictions as one store or table: each sequence once, in the order of the data.
 
-    Without dummy rows, whatever the number of ranks. The store has the fields ``id``;
-    ``position``, the index in the predicted store; the predictions, cut to their timesteps; and
-    ``spans``, the timesteps that were predicted (start, stop), on an axis of that name. If each
-    sequence occurs once, its id is its key in the new store. Several data sets, given by name,
+    Without padding rows, whatever the number of ranks. The store has the fields ``id``;
+    ``position``, the index in the data that views and splits are of; the predictions, cut to their
+    timesteps; and ``spans``, the timesteps that were predicted (start, stop) there, on an axis of
+    that name. If each
+    sequence occurs once, its id is its key in the new store. Several datasets, given by name,
     become stores in folders of these names.
 
     A location that ends in ``.parquet``, ``.arrow``, ``.feather``, ``.jsonl`` or ``.csv`` is a file
     with the same columns, and lists for values of several numbers; CSV has no lists, so that spans
-    become ``start`` and ``stop``. Several data sets become ``NAME-DATASET.parquet``.
+    become ``start`` and ``stop``. Several datasets become ``NAME-DATASET.parquet``.
 
     ``predict_step`` returns a tensor with a row for each row of ``batch`` or of ``batch.real()``,
     on any device, or a dict of such tensors. The batch must be a SequenceBatch: not ``as_tuple``.
@@ -179,7 +180,7 @@ class PredictionWriter(Callback):
         if loader.name is not None:
             if not is_plain_name(loader.name):
                 raise ConfigError(
-                    "PredictionWriter: the name of a data set must be a plain file name, for "
+                    "PredictionWriter: the name of a dataset must be a plain file name, for "
                     f"the folder of its predictions, but is {loader.name!r}. Rename it."
                 )
             is_file = find_table_kind(root) is not None
@@ -187,8 +188,9 @@ class PredictionWriter(Callback):
             root = root.with_name(name) if is_file else root / name
         if engine.options.on_error == "replace":
             raise ConfigError(
-                "PredictionWriter: `on_error` must be 'raise' or 'mask', but is 'replace', which "
-                "predicts another sequence twice. Pass on_error='mask' and `partial`=True."
+                "PredictionWriter: `on_error` of the DataModule must be 'raise' or 'mask', but is "
+                "'replace', which predicts another sequence twice. Pass on_error='mask' to the "
+                "DataModule and partial=True to PredictionWriter."
             )
         if find_table_kind(root) is None:
             check_target(root, STORE_FILES, overwrite=self._overwrite)
@@ -218,7 +220,7 @@ def _check_all_predicted(engine: BaseEngine, target: PredictionTarget, steps: in
         raise ConfigError(
             f"PredictionWriter: only {num_predicted} of {engine.num_batches} batches would be "
             "predicted. Leave out `limit_predict_batches` and `fast_dev_run`, or pass "
-            "`partial`=True."
+            "`partial=True`."
         )
     if not target.is_per_span and target.rows < len(target.store):
         dropped = engine.plan(0).report.dropped
@@ -228,7 +230,7 @@ def _check_all_predicted(engine: BaseEngine, target: PredictionTarget, steps: in
 
 @dataclass(slots=True, eq=False)
 class _PredictedDataset:
-    """A data set that is being predicted."""
+    """A dataset that is being predicted."""
 
     engine: BaseEngine
     target: PredictionTarget

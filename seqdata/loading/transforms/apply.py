@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +113,8 @@ class TransformApplier:
     reader: FieldReader
     seed: int
     axes: Axes
+    _kept: dict[tuple[int, int, int], dict[str, Any]] = field(default_factory=dict, init=False)
+    """Epoch, drawing and sequence -> the result, of whole sequences in lanes."""
 
     def apply(self, request: StepRequest) -> tuple[Columns, Axes]:
         """Return the transformed columns of a step's spans.
@@ -131,7 +133,8 @@ class TransformApplier:
             request = self._fill_idle(request)
         spans = request.spans
         read_spans = spans if request.is_shifted_stream else reader.extend(spans, request.horizon)
-        inputs = reader.read_inputs(read_spans)
+        linked = request.linked or reader.follow(spans, request.horizon)
+        inputs = reader.read_inputs(read_spans, linked)
         results = self.compute_results(inputs, request)
         if reader.has_changed_lengths:
             planned = reader.compute_planned_lengths(spans[:, 0])
@@ -145,7 +148,7 @@ class TransformApplier:
             begins = request.spans[:, 1]
         if has_idle:
             ends = np.where(planned_request.is_idle, request.spans[:, 1], request.spans[:, 2])
-            request = replace(request, spans=np.column_stack([request.spans[:, :2], ends]))
+            request = request.with_spans(np.column_stack([request.spans[:, :2], ends]))
         return self._cut_to_spans(results, begins, request)
 
     def _fill_idle(self, request: StepRequest) -> StepRequest:
@@ -161,7 +164,7 @@ class TransformApplier:
             spans[shortest] = int(np.argmax(stored > 0)), 0, 1
             ids[shortest] = self.reader.store.base_numbers(spans[shortest, :1])[0]
         spans[is_idle], ids[is_idle] = spans[shortest], ids[shortest]
-        return replace(request, spans=spans, ids=ids)
+        return request.with_spans(spans, ids=ids)
 
     def _shorten_spans(self, results: TransformResults, request: StepRequest) -> StepRequest:
         """Return the request with spans that end where the results end."""
@@ -187,7 +190,7 @@ class TransformApplier:
         input_lengths = np.maximum(lengths - self.reader.shift, 0)
         spans[:, 1] = np.minimum(spans[:, 1], input_lengths)
         spans[:, 2] = np.minimum(spans[:, 2], input_lengths)
-        return replace(request, spans=spans)
+        return request.with_spans(spans)
 
     def compute_results(self, inputs: Columns, request: StepRequest) -> TransformResults:
         """Return the results for columns that were read; lengths are not checked.
@@ -197,30 +200,45 @@ class TransformApplier:
         """
         if is_columnar(self.reader.transform):
             return self._apply_columnar(inputs, request)
-        results = []
         ids = request.ids
         make_error, drawings = self._make_error_factory(ids), request.get_occurrences().tolist()
-        pieces = [
-            (name, make_piece_getter(column, ragged=self.reader.axes.along(name) is not None))
-            for name, column in inputs.items()
-        ]
+        is_kept = request.has_lanes and self.reader.has_changed_lengths
+        kept, results = dict(self._kept) if is_kept else {}, []
+        self._kept.clear()
+        pieces: list[tuple[str, Callable[[int], Any]]] = []
         generator = SequenceGenerator(self.seed, request.epoch)
         transform = self.reader.transform
         for number, base in enumerate(ids.tolist()):
             request.on_sequence(base)
-            sequence = {name: piece(number) for name, piece in pieces}
-            try:
-                value = transform(sequence, generator.seek(drawings[number], base))
-            except Exception as error:
-                location = f"transform of sequence {self.describe_sequence(base)}"
-                raise _add_location(error, location, self._get_details(base)) from error.__cause__
-            results.append(check_result(value, number, self._find_axis, make_error))
+            key = (request.epoch, drawings[number], base)
+            if key not in kept:
+                pieces = pieces or self._make_getters(inputs)
+                sequence = {name: piece(number) for name, piece in pieces}
+                try:
+                    value = transform(sequence, generator.seek(drawings[number], base))
+                except Exception as error:
+                    place = f"transform of sequence {self.describe_sequence(base)}"
+                    details = self._get_details(base)
+                    raise _add_location(error, place, details) from error.__cause__
+                value = check_result(value, number, self._find_axis, make_error)
+            else:
+                value = kept[key]
+            results.append(value)
+            if is_kept:
+                kept[key] = self._kept[key] = value
         return concat_results(
             results,
             self._find_axis,
             make_error,
             lambda piece: self.describe_sequence(int(ids[piece])),
         )
+
+    def _make_getters(self, inputs: Columns) -> list[tuple[str, Callable[[int], Any]]]:
+        """Return, for each field, the function that returns its pieces by number."""
+        return [
+            (name, make_piece_getter(column, ragged=self.reader.axes.along(name) is not None))
+            for name, column in inputs.items()
+        ]
 
     def describe_sequence(self, base: int) -> str:
         """Return the name of a sequence for messages."""

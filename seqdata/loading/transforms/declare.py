@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, StopIterationGuard, must_be
+from seqdata.protocols import Field
 
 LengthMap = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 TransformT = TypeVar("TransformT", bound=Callable[..., Any])
@@ -105,6 +106,17 @@ def check_transform(transform: object) -> None:
         ) from error
     except ValueError:  # compiled functions may have no signature
         return
+
+
+def bind_fields(transform: Any, fields: Mapping[str, Field]) -> Any:
+    """Return a transform for a store: of its ``bind_fields(fields)``, if it has that method.
+
+    Args:
+        transform: The transform.
+        fields: Name -> field, of the store whose sequences it will get.
+    """
+    bind = getattr(transform, "bind_fields", None)
+    return transform if bind is None else bind(fields)
 
 
 def get_declared_axes(transform: object) -> dict[str, str | None]:

@@ -18,6 +18,7 @@ from seqdata.protocols import Column, Field
 from seqdata.storage.array_column import ArrayColumn
 from seqdata.storage.columns import BufferSource, SpanColumn
 from seqdata.storage.data_location import ShardLayout
+from seqdata.storage.dataset_items import OpaqueItem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,12 +88,12 @@ FindAxis = Callable[[str, int], str | None]
 """Returns the axis of an array, from its field's name and number of dimensions."""
 
 
-def is_whole_value(value: object) -> TypeGuard[str | bytes]:
+def is_whole_value(value: object) -> TypeGuard[str | bytes | OpaqueItem]:
     """Return whether a value belongs to its sequence as a whole and is not an array.
 
     Workers, repair and collators treat such values as lists. Further kinds are added here.
     """
-    return isinstance(value, str | bytes)
+    return isinstance(value, str | bytes | OpaqueItem)
 
 
 def to_array(value: Any) -> NDArray[Any]:

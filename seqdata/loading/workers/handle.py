@@ -209,7 +209,7 @@ def _without_main_module() -> Iterator[None]:
 
 
 Error = TypeVar("Error", bound=SeqDataError)
-CALLER = "_answer"  # the worker's function that calls the transform or data set
+CALLER = "_answer"  # the worker's function that calls the transform or dataset
 _DUMP_TIMEOUT = 2.0  # seconds for a silent worker to write its stack
 _POLL_SECONDS = 0.02
 _CRASH = "Fatal Python error"  # the beginning of faulthandler's output
@@ -262,7 +262,7 @@ def make_died_error(
     elif not snapshot.is_ready:
         remedy = SCRIPT_REMEDY
     else:
-        remedy = "the transform or data set ended the process: raise an error there instead"
+        remedy = "the transform or dataset ended the process: raise an error there instead"
     location_text, location = _describe_location(snapshot, store)
     memory = f", with {snapshot.peak_kib / 1024:.0f} MiB of memory" if snapshot.peak_kib else ""
     text = (

@@ -145,6 +145,8 @@ class WorkerPool:
         task = WorkerTask(self._free_slots.pop(), slot, requests, worker)
         if not worker.tasks:
             worker.idle_seconds, worker.has_warned = 0.0, False
+            if not any(other.tasks for other in self._workers):
+                self._checked_at = time.monotonic()  # nothing was expected of them before
         worker.tasks.append(task)
         try:
             worker.connection.send_bytes(MESSAGE.pack(len(worker.tasks), task.slot, 0))
@@ -322,8 +324,9 @@ class WorkerPool:
         with self._lock:
             _end_workers(self._workers, self._pid, kill=kill)
         atexit.unregister(self._at_exit)
-        if self._before_joining is not None:
-            self._before_joining.cancel()
+        before_joining, self._before_joining = self._before_joining, None
+        if before_joining is not None:  # once: at the exit, multiprocessing can be gone
+            before_joining.cancel()
 
 
 def _end_workers(workers: list[WorkerHandle], pid: int, *, kill: bool) -> None:

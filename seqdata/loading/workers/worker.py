@@ -1,6 +1,6 @@
 """The worker process: it receives requests, returns columns, and ends with its parent.
 
-It imports no torch unless the transform or the data set does, has no position, and ignores the
+It imports no torch unless the transform or the dataset does, has no position, and ignores the
 signals of a job and a terminal: the training process decides when it ends.
 """
 

@@ -11,10 +11,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import DataError, FingerprintMismatch, LimitError
+from seqdata.errors import ConfigError, DataError, FingerprintMismatch, LimitError
+from seqdata.linked_axes import Axis, as_axis
+from seqdata.logical_types import LogicalType, parse_logical_type
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import (
@@ -38,6 +41,8 @@ STORE_FILES = StoreFiles(
 FORMAT = "seqdata"
 VERSION = 1
 DIGEST_PLACEHOLDER = "0" * 64  # placeholder for the digest of a text while it is computed
+RATES = "rates"
+"""Key of the sampling rates of axes."""
 _FINGERPRINTED_KEYS = ("format", "version", "sequences", "key", "fields", "lengths", "shards")
 
 
@@ -91,6 +96,7 @@ class Manifest:
         checksums: Algorithm and block size of checksums; None: no shard has checksums.
         statistics: Statistics of blocks of sequences; None: none were computed.
         shuffle: The seed of the random order of its sequences; None if they are in the given order.
+        linked_axes: Axis -> its sampling rate and offset, of the axes where they are known.
     """
 
     fields: Mapping[str, Field]
@@ -101,6 +107,7 @@ class Manifest:
     checksums: ChecksumSpec | None = None
     statistics: Mapping[str, Any] | None = None
     shuffle: int | None = None
+    linked_axes: Mapping[str, Axis] = dataclass_field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -111,19 +118,19 @@ class Manifest:
 def compute_fingerprint(content: Mapping[str, Any]) -> str:
     """Return the digest of the entries of a manifest about the data (32 hex digits)."""
     chosen = {name: content.get(name) for name in _FINGERPRINTED_KEYS}
+    if RATES in content:  # stores without have the digest of earlier releases
+        chosen[RATES] = content[RATES]
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
-    return {
+    linked = {axis: clock.to_plain() for axis, clock in sorted(manifest.linked_axes.items())}
+    return ({RATES: linked} if linked else {}) | {
         "format": FORMAT,
         "version": VERSION,
         "sequences": manifest.sequences,
         "key": manifest.key,
-        "fields": {
-            name: {"dtype": field.dtype, "shape": list(field.shape), "axis": field.axis}
-            for name, field in manifest.fields.items()
-        },
+        "fields": {name: _field_to_json(field) for name, field in manifest.fields.items()},
         "lengths": {
             axis: {
                 "file": lengths_file.file,
@@ -146,6 +153,11 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
             for shard in manifest.shards
         ],
     }
+
+
+def _field_to_json(field: Field) -> dict[str, Any]:
+    plain: dict[str, Any] = {"dtype": field.dtype, "shape": list(field.shape), "axis": field.axis}
+    return plain if field.logical is None else plain | {"logical": field.logical.to_plain()}
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
@@ -358,11 +370,14 @@ class _ManifestReader:
             shards=tuple(self.read_shard(entry, i, fields, axes) for i, entry in enumerate(shards)),
             statistics=self.read_optional(document, "statistics"),
             shuffle=self.read_seed(document),
+            linked_axes=self.read_rates(document, axes),
         )
         found = sum(shard.sequences for shard in manifest.shards)
         if found != manifest.sequences or not found:
             raise self.make_error(
-                "'sequences'", f"is {manifest.sequences}", f"be {found} > 0 as in shards"
+                "'sequences'",
+                f"is {manifest.sequences}",
+                f"be {found}, the sum over its shards" if found else "be at least 1 in its shards",
             )
         checksums = self.read_optional(document, "checksums")
         return manifest if checksums is None else self.read_checksums(manifest, checksums)
@@ -372,6 +387,17 @@ class _ManifestReader:
             return None
         value: dict[str, Any] = self.require(document, name, dict, "manifest")
         return value
+
+    def read_rates(self, document: dict[str, Any], axes: list[str]) -> dict[str, Axis]:
+        clocks = self.read_optional(document, RATES) or {}
+        for axis, entry in clocks.items():
+            self.require(entry, "rate", type(entry["rate"]) if "rate" in entry else int, repr(axis))
+        if not set(clocks) <= set(axes):
+            raise self.make_error(f"{RATES!r}", f"has axes {sorted(clocks)}", f"have of {axes}")
+        try:
+            return {axis: as_axis(clocks[axis], f"{RATES} of {axis!r}") for axis in clocks}
+        except ConfigError as error:
+            raise self.make_error(f"{RATES!r}", f"is invalid ({error})", "hold rates") from error
 
     def read_seed(self, document: dict[str, Any]) -> int | None:
         if "shuffle" not in document:
@@ -389,10 +415,19 @@ class _ManifestReader:
             raise self.make_error(path, f"has axis {axis!r}", "have a name, or null for text")
         if len(shape) > MAX_DIMENSIONS or any(type(size) is not int or size < 1 for size in shape):
             raise self.make_error(path, f"has shape {shape}", "have sizes of at least 1")
-        field = Field(dtype, tuple(shape), axis)
+        field = Field(dtype, tuple(shape), axis, self.read_logical(entry, dtype, path))
         if shape and (not is_array or field_width(field) >= MAX_WIDTH):
             raise self.make_error(path, f"has shape {shape}", f"take less than {MAX_WIDTH} bytes")
         return field
+
+    def read_logical(self, entry: Any, dtype: str, path: str) -> LogicalType | None:
+        if "logical" not in entry:
+            return None
+        logical = parse_logical_type(entry["logical"])
+        if logical is None or logical.dtype != dtype:
+            found = f"{entry['logical']!r:.80} of {dtype}"
+            raise self.make_error(f"{path}, 'logical',", f"is {found}", "be a known logical type")
+        return logical
 
     def read_lengths(self, entry: Any, path: str) -> LengthsFile:
         dtype = self.require(entry, "dtype", str, path)

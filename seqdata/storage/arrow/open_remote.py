@@ -353,6 +353,7 @@ def open_from_manifest(
     info = StoreInfo(
         label="RemoteStore", location=files.location, fields=manifest.fields, verify=verify,
         bits=bits_in_use, manifest=manifest, make_fingerprint=lambda: manifest.fingerprint,
+        linked_axes=manifest.linked_axes,
         reopen=lambda _: (open_from_manifest, (files, manifest, verify, bits_in_use)),
     )  # fmt: skip
     return ShardStore(info, ShardsOnDemand(shards))

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import CorruptShardError
 from seqdata.kernel.dispatch import get_kernel
+from seqdata.linked_axes import Axis
 from seqdata.protocols import Field
 from seqdata.storage.arrow.manifest import (
     MANIFEST,
@@ -43,6 +44,7 @@ from seqdata.storage.integrity.checksums import (
     compute_checksums,
     write_checksums,
 )
+from seqdata.storage.linking import resolve_clocks
 from seqdata.storage.local_files import sync_file, write_synced
 from seqdata.storage.schema import PackedFields
 from seqdata.storage.writing.shards import FinishedShard, ResumeKey, explain_full_disk
@@ -222,6 +224,7 @@ def finalize(
     fields: Mapping[str, Field],
     shards: Sequence[FinishedShard[ArrowShard]],
     scheme: ResumeKey,
+    clocks: Mapping[str, Axis] | None = None,
 ) -> dict[str, str]:
     """Write everything that a store needs in addition to its shards.
 
@@ -230,6 +233,7 @@ def finalize(
         fields: Name -> field.
         shards: All shards in order.
         scheme: The options that they were written by.
+        clocks: Axis or field -> its sampling rate and offset.
 
     Returns:
         Name of a file in the staging directory -> its name in the store.
@@ -255,6 +259,7 @@ def finalize(
         shards=tuple(final_shards),
         checksums=ChecksumSpec(algorithm=scheme.algorithm, bytes_per_checksum=CHECKSUM_BYTES),
         shuffle=scheme.shuffle,
+        linked_axes=resolve_clocks(fields, lengths, clocks or {}),
     )
     with explain_full_disk(folder / MANIFEST, len(shards) * _MANIFEST_BYTES_PER_SHARD):
         write_synced(folder / MANIFEST, dump_manifest(manifest))

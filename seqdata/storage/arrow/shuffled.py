@@ -139,7 +139,7 @@ def shuffle_rows(
             f"`shuffle`: field {key!r} must hold strings, which name sequences in any order, but "
             f"holds a {type(first[key]).__name__}. Rename it, name another field by `key` (it is "
             "added if there is none), or number sequences in the order they are written: pass "
-            "`key`=''"
+            "`key=''`"
         )
     return ShuffledRows(first, _check_rows(rows, order, added, make_id), axes)
 

@@ -298,8 +298,8 @@ def check_footer(footer: bytes | memoryview, location: DataLocation, shard: Arro
     if found != shard.footer_sha256:
         raise replace(location, offset=start, length=shard.footer_bytes).make_error(
             CorruptShardError,
-            f"must have a footer of digest {shard.footer_sha256[:16]}, but has {found[:16]}: it "
-            "is another file or damaged. Restore it, or write the store again",
+            f"must have a footer with SHA-256 {shard.footer_sha256[:16]}…, but has one with "
+            f"{found[:16]}…: it is another file, or damaged. Restore it, or write the store again",
             expected=shard.footer_sha256, found=found,
         )  # fmt: skip
 
@@ -421,6 +421,7 @@ def _open(
         bits=bits_in_use, manifest=manifest, folder=root, make_fingerprint=lambda: fingerprint,
         reopen=lambda _: (_reopen, (str(root), verify, bits_in_use, fingerprint)),
         populate=functools.partial(_populate, manifest, mapped, fields),
+        linked_axes=manifest.linked_axes,
     )  # fmt: skip
     return ShardStore(info, fields)
 

@@ -19,15 +19,17 @@ import numpy as np
 
 from seqdata.errors import ConfigError
 from seqdata.kernel.dispatch import get_kernel
+from seqdata.linked_axes import Axis
 from seqdata.protocols import Field, Store
 from seqdata.storage.arrow.manifest import MANIFEST, STORE_FILES, ArrowShard, load_manifest
 from seqdata.storage.arrow.open_remote import file_exists, open_remote
 from seqdata.storage.arrow.shard_file import finalize, write_shard
 from seqdata.storage.arrow.shuffled import open_shuffled
 from seqdata.storage.arrow.store import open_local
-from seqdata.storage.fields import make_packer
+from seqdata.storage.fields import list_axes, make_packer
 from seqdata.storage.inputs import Axes, is_table, normalize_sequences
 from seqdata.storage.integrity.checksums import ChecksumFile, choose_algorithm
+from seqdata.storage.linking import resolve_clocks
 from seqdata.storage.local_files import has_digest, is_remote, local_path, refuse_remote
 from seqdata.storage.packing import pack_sequence, pack_sequences
 from seqdata.storage.remote.options import Remote, resolve_remote
@@ -94,7 +96,7 @@ class _ArrowUpload:
         if not overwrite and file_exists(files, MANIFEST):
             raise ConfigError(
                 f"{files.location}: already contains a store. Choose another location, or pass "
-                "`overwrite`=True"
+                "`overwrite=True`"
             )
 
     def write(self, folder: Path, *, overwrite: bool) -> object:
@@ -128,12 +130,12 @@ def write_arrow(  # noqa: PLR0913
     overwrite: bool = False,
     remote: str | Remote | None = None,
     shuffle: int | None = None,
+    rates: Mapping[str, Axis] | None = None,
 ) -> Store:
     """Write sequences as a store and open it; its arguments are those of ``api.write_store``.
 
-    The first sequence determines the fields. The store appears once it is complete; an older one
-    stays until then. A writer that fails or is killed leaves its finished shards in a staging
-    directory, and the same call continues after them: the result is the same, byte for byte.
+    The first sequence determines the fields. The store appears once it is complete. A writer that
+    fails leaves its finished shards, and the same call continues after them, to the same bytes.
 
     Raises:
         ConfigError: If an argument is invalid, or does not fit what is there.
@@ -145,7 +147,7 @@ def write_arrow(  # noqa: PLR0913
     if is_remote(location):
         write_local = partial(
             write_arrow, sequences=sequences, axes=axes, shard_bytes=shard_bytes, key=key,
-            executor=executor, resume=resume, progress=progress, shuffle=shuffle,
+            executor=executor, resume=resume, progress=progress, shuffle=shuffle, rates=rates,
         )  # fmt: skip
         return _write_and_upload(location, write_local, remote, resume=resume, overwrite=overwrite)
     refuse_remote(location, remote)
@@ -164,12 +166,12 @@ def write_arrow(  # noqa: PLR0913
     ) as writer:  # fmt: skip
         if shuffle is not None:
             found = open_shuffled(writer, parts or sequences, axes, seed=shuffle)
-            fields, shards = _write_rows(writer, found.rows, found.axes, found.first)
+            fields, shards = _write_rows(writer, found.rows, found.axes, rates, found.first)
         elif parts is not None:
             fields, shards = writer.write_parts(parts, ArrowFormat)
         else:
-            fields, shards = _write_rows(writer, rows, axes)
-        moves = finalize(writer.folder, fields, shards, resume_key)
+            fields, shards = _write_rows(writer, rows, axes, rates)
+        moves = finalize(writer.folder, fields, shards, resume_key, rates)
         count = sum(finished.shard.sequences for finished in shards)
         writer.report(count, sum(finished.size for finished in shards), total)
         commit(root, writer.folder, STORE_FILES, moves)
@@ -180,6 +182,7 @@ def _write_rows(
     writer: ShardedWriter,
     rows: Iterator[Any],
     axes: Axes | None,
+    rates: Mapping[str, Axis] | None,
     first: Mapping[str, Any] | None = None,
 ) -> tuple[Mapping[str, Field], list[FinishedShard[ArrowShard]]]:
     """Write sequences; return their fields, and the shards in their order.
@@ -188,12 +191,14 @@ def _write_rows(
         writer: The writer.
         rows: At least one sequence.
         axes: Field -> axis.
+        rates: Axis or field -> its clock.
         first: The sequence that determines the fields; None: the first one of ``rows``.
     """
     if first is None:
         first = next(rows)
         rows = itertools.chain([first], rows)
     fields = infer_fields(first, axes)
+    resolve_clocks(fields, list_axes(fields), rates or {})  # raises before anything is written
     return fields, writer.write_rows(rows, ArrowFormat(fields, writer.resume_key))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
+from seqdata.logical_types import Categories, parse_logical_type
 from seqdata.storage.arrow_columns import (
     ColumnType,
+    count_strings,
     decode_column,
     measure_row_lengths,
 )
@@ -43,11 +46,13 @@ class LengthScan:
         rows: int64 (units,), of all files in order.
         lengths: Ragged column -> timesteps of each row, integers (rows,).
         widths: Nested column -> narrowest and widest timestep; (0, 0) if there is none.
+        vocabularies: Column of lists of strings -> its strings, in order of appearance.
     """
 
     rows: NDArray[np.int64]
     lengths: Mapping[str, NDArray[Any]]
     widths: Mapping[str, tuple[int, int]]
+    vocabularies: Mapping[str, Categories]
 
 
 def scan_lengths(
@@ -75,7 +80,9 @@ def scan_lengths(
         LimitError: If there are very many rows for the bytes of a file.
     """
     cache = folder / f"{CACHE_PREFIX}{digest}.npz"
-    must_decode = not all(file.is_mapped for file in files)
+    must_decode = not all(file.is_mapped for file in files) or any(
+        column_type.has_categories for column_type in column_types.values()
+    )
     units = sum(file.units for file in files)
     if must_decode and (cached := _load(cache, column_types, units)) is not None:
         return cached
@@ -91,6 +98,7 @@ def scan_lengths(
 class _ColumnLengths:
     lengths: list[NDArray[np.int64]] = field(default_factory=list)
     widths: list[tuple[int, int]] = field(default_factory=list)
+    strings: dict[str, None] = field(default_factory=dict)
 
 
 def _count_lengths(
@@ -104,9 +112,10 @@ def _count_lengths(
             count = 0
             for name, column_type in column_types.items():
                 location = file.locate_unit(unit, name)
-                lengths, widths = measure_row_lengths(
-                    location, file.read_column(unit, name), column_type
-                )
+                column = file.read_column(unit, name)
+                lengths, widths = measure_row_lengths(location, column, column_type)
+                if column_type.has_categories:
+                    count_strings(location, column, counting[name].strings)
                 counting[name].lengths.append(lengths)
                 if widths is not None:
                     counting[name].widths.append(widths)
@@ -125,6 +134,11 @@ def _count_lengths(
             name: _width_range(counter.widths)
             for name, counter in counting.items()
             if column_types[name].nested
+        },
+        {
+            name: Categories(tuple(counter.strings))
+            for name, counter in counting.items()
+            if column_types[name].has_categories
         },
     )
 
@@ -176,6 +190,10 @@ def _save(cache: Path, found: LengthScan) -> None:
     content: dict[str, Any] = {"rows": found.rows}
     content |= {f"lengths/{name}": lengths for name, lengths in found.lengths.items()}
     content |= {f"widths/{name}": np.array(widths) for name, widths in found.widths.items()}
+    content |= {
+        f"vocabulary/{name}": np.frombuffer(json.dumps(categories.values).encode(), np.uint8)
+        for name, categories in found.vocabularies.items()
+    }
     file = io.BytesIO()
     np.savez(file, **content)
     write_with_digest(cache, file.getvalue())  # counted again next time if it cannot be cached
@@ -193,6 +211,11 @@ def _load(cache: Path, column_types: Mapping[str, ColumnType], units: int) -> Le
             lengths = {name: _read_array(archive, f"lengths/{name}", size) for name in column_types}
             nested = [name for name, column_type in column_types.items() if column_type.nested]
             widths = {name: _read_array(archive, f"widths/{name}", size) for name in nested}
+            vocabularies = {
+                name: _parse_vocabulary(_read_array(archive, f"vocabulary/{name}", size))
+                for name, column_type in column_types.items()
+                if column_type.has_categories
+            }
     except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
     if rows.shape != (units,) or rows.dtype != np.int64 or (rows < 0).any():
@@ -207,7 +230,20 @@ def _load(cache: Path, column_types: Mapping[str, ColumnType], units: int) -> Le
     pairs = (
         {name: (int(width[0]), int(width[1])) for name, width in widths.items()} if is_valid else {}
     )
-    return LengthScan(rows, lengths, pairs) if is_valid else None
+    return LengthScan(rows, lengths, pairs, vocabularies) if is_valid else None
+
+
+def _parse_vocabulary(content: NDArray[np.uint8]) -> Categories:
+    """Return a vocabulary from its JSON.
+
+    Raises:
+        ValueError: If it is not one.
+    """
+    plain = {"type": "categories", "values": json.loads(content.tobytes())}
+    categories = parse_logical_type(plain)
+    if not isinstance(categories, Categories):
+        raise ValueError("not a vocabulary")
+    return categories
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:

@@ -182,7 +182,7 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
     if left_out and first:
         columns = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
         warnings.warn(
-            f"{root}: columns left out: {columns}; must be numbers, text, bytes, or lists of "
+            f"{root}: columns dropped: {columns}; must be numbers, text, bytes, or lists of "
             "numbers",
             SeqDataWarning,
             stacklevel=3,

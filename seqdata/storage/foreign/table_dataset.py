@@ -1,4 +1,4 @@
-"""The files of a foreign data set: their fields, axes and lengths, and the sources of values."""
+"""The files of a foreign dataset: their fields, axes and lengths, and the sources of values."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TableSet:
 
 
 def open_tables(root: str | Path, *, unique_ids: bool = True) -> tuple[TableSet, dict[str, str]]:
-    """Open a file, or the files of a folder; also return the columns left out, with the reasons.
+    """Open a file, or the files of a folder; also return the columns dropped, with the reasons.
 
     Args:
         root: The file or folder, a glob, or several.
@@ -146,7 +146,7 @@ def open_paths(
     """Open files at given paths; see ``open_tables``.
 
     Args:
-        location: The data set, for messages.
+        location: The dataset, for messages.
         folder: The folder for the cached count of lengths.
         paths: Name of a file -> its local path, in the order of their sequences.
         read_version: Returns a string that differs between versions of a file.
@@ -184,9 +184,11 @@ def open_paths(
         raise DataLocation(dataset=location).make_error(
             DataError, "must have at least one row, but has none. Check where it comes from"
         )
+    for name, categories in scan.vocabularies.items():
+        column_types[name] = replace(column_types[name], logical=categories)
     axes, lengths_of = _assign_axes(column_types, scan.lengths)
     fields = {
-        name: Field(column_type.dtype, column_type.shape, axes.get(name))
+        name: Field(column_type.dtype, column_type.shape, axes.get(name), column_type.logical)
         for name, column_type in column_types.items()
     }
     tables = TableSet(folder, files, column_types, fields, scan.rows, lengths_of, partitions)
@@ -234,7 +236,7 @@ def make_fields(location: str, tables: TableSet, key: str | None) -> StoreFields
     """Return the fields of all files.
 
     Args:
-        location: The data set, for messages.
+        location: The dataset, for messages.
         tables: The opened files.
         key: The column of ids, if there is one.
     """
@@ -343,6 +345,6 @@ def _make_no_ragged_error(location: str, left_out: Mapping[str, str]) -> DataErr
     return DataLocation(dataset=location).make_error(
         DataError,
         "at least one column must hold lists of numbers, since a row is a sequence, but none "
-        f"does{f'; left out: {refused}' if refused else ''}. If a row is a timestep, pass `group`, "
+        f"does{f'; dropped: {refused}' if refused else ''}. If a row is a timestep, pass `group`, "
         "the column whose equal values make a sequence (`seqdata write --group COLUMN`)",
     )

@@ -55,7 +55,7 @@ class TableFile:
     """One opened file.
 
     Attributes:
-        location: The file among those of the data set.
+        location: The file among those of the dataset.
         format: ``arrow``, ``stream`` or ``parquet``.
         schema: The columns.
         is_mapped: Whether units are uncompressed in memory or in the mapped file.
@@ -64,6 +64,8 @@ class TableFile:
         digest: Digest of name, size and footer.
         size: Size in bytes.
         version: A string that differs from that of any later version of the file.
+        read_encoded: As ``read``, for columns of strings: they become dictionaries and codes; None:
+            the format does not offer that.
     """
 
     location: DataLocation
@@ -75,6 +77,7 @@ class TableFile:
     digest: bytes
     size: int
     version: str
+    read_encoded: ReadColumns | None = None
 
     @property
     def name(self) -> str:
@@ -371,7 +374,7 @@ def _open_parquet(source: VersionedFile, digest: bytes) -> TableFile:
     read = _ParquetReader(source, opened.metadata, groups)
     return TableFile(
         source.location, "parquet", opened.schema_arrow, False, len(groups), read, digest,
-        buffer.size, source.version,
+        buffer.size, source.version, read.read_encoded,
     )  # fmt: skip
 
 
@@ -399,12 +402,39 @@ class _ParquetReader:
             at_once = [name for name in names if rows[name] >= group.rows]
             several = len(at_once) > 1  # one is read without threads, also in processes that fork
             table = file.read_row_group(unit, columns=at_once, use_threads=several)
-            columns = {name: table.column(name).combine_chunks() for name in at_once}
+            columns = {name: _join_chunks(table.column(name)) for name in at_once}
             for name in names:
                 if name not in columns:
                     columns[name] = _read_in_batches(locations[name], file, rows[name], buffer.size)
                 _check_rows(locations[name], columns[name], group.rows)
         return [columns[name] for name in names]
+
+    def read_encoded(self, unit: int, names: Sequence[str]) -> list[pa.Array]:
+        """Return columns of strings as dictionaries and codes, which no string makes larger."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        location = replace(self.source.location, unit=unit)
+        with translate_errors(_locate_columns(location, names)):
+            buffer, group = self.source.map(), self.groups[unit]
+            locations = {name: replace(location, field=name) for name in names}
+            for name in names:
+                check_column(locations[name], memoryview(buffer).cast("B"), group, name)
+            file = parquet.ParquetFile(
+                pa.BufferReader(buffer), metadata=self.metadata, read_dictionary=list(names),
+                page_checksum_verification=True,
+            )  # fmt: skip
+            table = file.read_row_group(unit, columns=list(names), use_threads=False)
+            columns = [_join_chunks(table.column(name)) for name in names]
+            for name, column in zip(names, columns, strict=True):
+                column.validate(full=True)
+                _check_rows(locations[name], column, group.rows)
+        return columns
+
+
+def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
+    """Return a decoded column in one piece; one chunk, which is the rule, is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _locate_columns(location: DataLocation, names: Sequence[str]) -> DataLocation:

@@ -75,7 +75,11 @@ def read_struct(
     found: Struct = {}
     field = 0
     while True:
-        head, at = _read_byte(data, at), at + 1
+        try:
+            head = data[at]
+        except IndexError:
+            raise ThriftError from None
+        at += 1
         if not head:
             return found, at
         field += head >> 4
@@ -151,12 +155,16 @@ def _read_byte(data: memoryview, at: int) -> int:
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
-    while shift < 70:
-        byte, at = _read_byte(data, at), at + 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
+    try:
+        while shift < 70:
+            byte = data[at]
+            at += 1
+            if byte < 128:
+                return value | byte << shift, at
+            value |= (byte & 127) << shift
+            shift += 7
+    except IndexError:
+        pass
     raise ThriftError
 
 
@@ -264,7 +272,8 @@ def check_column(location: DataLocation, data: memoryview, group: RowGroupInfo, 
 
     Raises:
         LimitError: If it exceeds a limit.
-        CorruptShardError: If a page is not inside of the file.
+        CorruptShardError: If a page lies outside the file, or the pages hold another number of
+            values than is declared.
     """
     rows = group.rows
     check_rows(location, rows)

@@ -53,7 +53,7 @@ def build(
     Args:
         dataset: The location, for errors.
         shards: The files.
-        index: The index of the data set.
+        index: The index of the dataset.
         file_format: The format of the files.
         rebuild: Whether to rebuild existing indexes.
         executor: The executor that reads files; None: a few threads.
@@ -115,7 +115,7 @@ class _Saving:
     """Indexes that are saved from time to time.
 
     Args:
-        index: The index of the data set.
+        index: The index of the dataset.
         rebuild: Whether index files become one at the end.
 
     Attributes:
@@ -384,7 +384,7 @@ def describe_indexes(
     Args:
         shards: The files, which all have an index.
         new_folders: The folders of the new indexes.
-        index: The index of the data set.
+        index: The index of the dataset.
     """
     indexes = [found for found in map(index.get, shards) if found is not None]
     return {

@@ -281,7 +281,7 @@ def _make_extents(files: OpenedFiles, field: IndexedField) -> list[ShardExtents]
 def _advise_leaving_out(field: IndexedField) -> str:
     """Return the advice to open files without a field; few formats take a `schema`."""
     if field.is_chosen_by_schema:
-        return f"Leave the field out with `schema`={{{field.member!r}: None}}"
+        return f"Leave the field out with `schema={{{field.member!r}: None}}`"
     return "Open it with a format that leaves the field out"
 
 
@@ -375,10 +375,12 @@ def make_decoded(
         location = raw.layout.locate(number, indexed.name, raw.find(number)[1], len(content))
         if indexed.decode is None:
             raise location.make_error(
-                DecodeError, "must have a decoder, but has none. Tell the author of its format"
+                DecodeError,
+                "must have a decoder, but has none. Report it to the author of the format",
             )
         shard, at = find_file(number)
-        values = indexed.decode(content, shard, at, location)
+        values = indexed.decode(content, shard, at, location).view()
+        values.flags.writeable = False  # it is kept, and pieces are views of it
         return DecodedColumn(values, np.array([0, len(values)]))
 
     return DecodedSource(

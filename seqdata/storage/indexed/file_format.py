@@ -76,6 +76,14 @@ class FileReader:
         content = self.siblings[path] = self.read_sibling(path, place)
         return FileReader(path, content, place, self.read_sibling, self.siblings)
 
+    def has_sibling(self, name: str) -> bool:
+        """Return whether a file is there next to it; it does not become part of the index."""
+        try:
+            replace(self, siblings={}).sibling(name)
+        except MissingShardError:
+            return False
+        return True
+
 
 def sibling_facts(file: FileReader) -> dict[str, tuple[int, str]]:
     """Return the facts that identify the siblings that were read; see ``file_facts``."""
@@ -181,6 +189,10 @@ class RandomAccessFile(Protocol):
         """
         ...
 
+    def has_sibling(self, name: str) -> bool:
+        """Return whether a file is there next to it; it does not become part of the index."""
+        ...
+
 
 @runtime_checkable
 class FileFormat(Protocol):
@@ -222,8 +234,8 @@ def check_suffixes(format: FileFormat) -> None:
         isinstance(suffix, str) and suffix[:1] == "." and suffix[1:] for suffix in suffixes
     ):
         raise PluginError.at(
-            f"{type(format).__name__}: `suffixes` must be a tuple of texts that begin with a dot, "
-            f"such as ('.rec',), but is {suffixes!r}. Tell its author"
+            f"{type(format).__name__}: `suffixes` must be a tuple of strings that begin with a "
+            f"dot, such as ('.rec',), but is {suffixes!r}. Report it to the author of the format"
         )
 
 
@@ -238,9 +250,11 @@ def check_file_index(found: object, where: str) -> FileIndex:
             where, "`fields` must be a mapping of names to Extents", type(found.fields).__name__
         )
     if not isinstance(found, FileIndex) or not found.fields:
+        is_index = isinstance(found, FileIndex)
         raise PluginError.at(
-            f"{where}: must return a FileIndex with at least one field, but returned a "
-            f"{type(found).__name__}. Tell its author"
+            f"{where}: must return a FileIndex with at least one field, but returned "
+            f"{'one without fields' if is_index else 'a ' + type(found).__name__}. "
+            "Report it to the author of the format"
         )
     return found
 
@@ -255,7 +269,9 @@ def count_sequences(found: FileIndex, where: str) -> int:
     counts: dict[str, int] = {}
     for name, extents in found.fields.items():
         if not isinstance(name, str) or name in ("", "id"):
-            raise _make_error(where, "names of fields must be texts, not empty and not 'id'", name)
+            raise _make_error(
+                where, "names of fields must be strings, not empty and not 'id'", name
+            )
         if not isinstance(extents, Extents):
             raise _make_error(f"{where}, field {name!r}", "must be an Extents", extents)
         begins = _make_array(extents.begins, "begins", f"{where}, field {name!r}")
@@ -270,7 +286,7 @@ def count_sequences(found: FileIndex, where: str) -> int:
     if len(set(counts.values())) > 1:
         raise PluginError.at(
             f"{where}: fields and ids must have the same number of sequences, but have {counts}. "
-            "Tell its author"
+            "Report it to the author of the format"
         )
     return next(iter(counts.values()))
 
@@ -281,7 +297,7 @@ def _count_ids(ids: Any, where: str) -> int:
             return len(ids)
     except TypeError:
         pass
-    raise _make_error(where, "`ids` must be a sequence of texts, or None", ids)
+    raise _make_error(where, "`ids` must be a sequence of strings, or None", ids)
 
 
 def check_has_axis(found: FileIndex, where: str) -> None:
@@ -293,7 +309,7 @@ def check_has_axis(found: FileIndex, where: str) -> None:
     if all(extents.axis is None for extents in found.fields.values()):
         raise PluginError.at(
             f"{where}: at least one field must run along an axis, but {', '.join(found.fields)} "
-            "do not. Tell its author"
+            "do not. Report it to the author of the format"
         )
 
 
@@ -352,8 +368,8 @@ def _check_numbers(extents: Extents, dtype: np.dtype[Any], count: int, where: st
         values = _make_array(extents.values, "values", where)
         if extents.axis is not None or values.shape != (count, *extents.shape):
             raise _make_error(
-                where, f"`values` must be ({count}, *shape), of `axis`=None",
-                f"{list(values.shape)} of `axis`={extents.axis!r}",
+                where, f"`values` must be ({count}, *shape), of `axis=None`",
+                f"{list(values.shape)} of `axis={extents.axis!r}`",
             )  # fmt: skip
         _check_values(values, dtype, where)
     if extents.decoder is None and extents.values is None:
@@ -363,12 +379,12 @@ def _check_numbers(extents: Extents, dtype: np.dtype[Any], count: int, where: st
 def _check_text(extents: Extents, where: str) -> None:
     if extents.axis is not None or extents.shape or extents.decoder is not None:
         raise _make_error(
-            where, "texts must have `axis`=None, no shape and no decoder", extents.axis
+            where, "texts must have `axis=None`, no shape and no decoder", extents.axis
         )
     if extents.values is not None:
         raise PluginError.at(
             f"{where}: texts must have no `values` (they are read from the file), but have some. "
-            "Tell its author"
+            "Report it to the author of the format"
         )
 
 
@@ -408,8 +424,8 @@ def _check_inside(begins: NDArray[Any], ends: NDArray[Any], size: int, place: Da
         raise replace(place, offset=begin, length=end - begin).make_error(
             CorruptShardError,
             f"the values of its sequence {at} must end inside of the {size} bytes of the file, but "
-            f"end at {end}: it is cut off. Restore it; if it is complete, tell the author of its "
-            "format",
+            f"end at {end}: it is cut off. Restore it; if it is complete, report it to the "
+            "author of the format",
             expected=end, found=size,
         )  # fmt: skip
 
@@ -423,7 +439,8 @@ def _make_array(values: object, name: str, where: str) -> NDArray[Any]:
         return np.asarray(values)
     except Exception as error:  # they are of the user's code, and may raise anything
         raise PluginError.at(
-            f"{where}: `{name}` must be an array, but cannot become one ({error}). Tell its author"
+            f"{where}: `{name}` must be an array, but cannot become one ({error}). Report it to "
+            "the author of the format"
         ) from error
 
 
@@ -443,12 +460,14 @@ def _check_sizes(extents: Extents, sizes: NDArray[np.int64], width: int, where: 
             must = f"{width} bytes for each timestep of `lengths`, here {needed}"
         raise PluginError.at(
             f"{where}: the values of sequence {at} must have {must} bytes, but have {sizes[at]}. "
-            "Tell its author"
+            "Report it to the author of the format"
         )
 
 
 def _make_error(where: str, must: str, found: object) -> PluginError:
-    return PluginError.at(f"{where}: {must}, but is {found!r}. Tell its author")
+    return PluginError.at(
+        f"{where}: {must}, but is {found!r}. Report it to the author of the format"
+    )
 
 
 def clamp_begins(extents: Extents) -> NDArray[np.int64]:

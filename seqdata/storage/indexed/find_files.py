@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
@@ -37,7 +37,7 @@ from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.shards import INDEX_FOLDER, LocalShard, RemoteShard, Shard
 from seqdata.storage.local_files import is_remote, join_names, list_folder, local_path
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.remote_files import check_name
+from seqdata.storage.remote.remote_files import RemoteFiles, check_name
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import redact_url, split_url
 from seqdata.storage.writing.staging_dir import STAGING_PREFIX
@@ -321,7 +321,7 @@ def find_remote(
 
     if listed is None:
         files = make_remote_files(where, remote)
-        existing = files.names()
+        existing = _list_names(files)
         found = find_listed(redact_url(where), existing, files.folders(), is_wanted)
         if pattern != "*":  # a glob leaves out what it does not name
             found = replace(found, others=(), hidden=(), folders=())
@@ -337,3 +337,20 @@ def find_remote(
         for name in names:
             check_name(DataLocation(dataset=redact_url(where), file=name), name)
     return [RemoteShard(where, name, remote) for name in names], found
+
+
+def _list_names(files: RemoteFiles) -> Iterable[str]:
+    """Return the names of the files of a folder behind a URL.
+
+    Raises:
+        MissingShardError: If there is no such folder, or its server lists none: some only do not
+            list folders, and then the list that a writer makes is needed.
+    """
+    try:
+        return files.names()
+    except MissingShardError as error:
+        raise DataLocation(dataset=files.location, file=LIST_FILE).make_error(
+            MissingShardError,
+            "must be there where the server does not list the folder, but is not. Restore it or "
+            "the folder, or name the files: 'https://host/folder/shard-{000..017}.tar'",
+        ) from error

@@ -273,8 +273,9 @@ def _parse_group(info: Any, arrays: list[NDArray[Any]]) -> IndexGroup:
     check(is_rising and len(edges) == len(sizes) + 1, "table")
     siblings = [_parse_siblings(each) for each in info["siblings"]]
     check(len(siblings) in (0, len(sizes)), "siblings")
-    joined = _parse_index(info, arrays, np.repeat(sizes, counts))
     starts = [0, *itertools.accumulate(counts.tolist())]
+    check(starts[-1] <= max(map(len, arrays)), "table")  # before memory is taken for them
+    joined = _parse_index(info, arrays, np.repeat(sizes, counts))
     check(starts[-1] == len(joined), "table")
     return IndexGroup(
         joined, [names[first:stop].decode() for first, stop in itertools.pairwise(edges)], starts,

@@ -1,4 +1,4 @@
-"""The index files of a data set: read, and written next to the data or to the user's cache.
+"""The index files of a dataset: read, and written next to the data or to the user's cache.
 
 A folder of data has the index of all of its files in one, ``seqdata-index/index.idx``. Files that
 are indexed later get one more (``index-1.idx``, which counts before it), so that builds of other
@@ -291,9 +291,10 @@ class FolderIndex:
         return found[0] if found else None
 
     def _find_old(self, name: str) -> list[ShardIndex]:
-        """Return the index of a file by a writer of an earlier release, in a list.
+        """Return the index of a file that an earlier release wrote, in a list; empty if not usable.
 
-        Without a list of all files, it says that there was one; others are not read.
+        If the folder has no list of its files, only an index that declares its fields is usable;
+        another one sets ``has_old``.
         """
         try:
             old = self._read_old(name)
@@ -438,7 +439,7 @@ class FolderIndex:
 
 
 class DataIndex:
-    """The indexes of the files of a data set, which may lie in several folders.
+    """The indexes of the files of a dataset, which may lie in several folders.
 
     Args:
         file_format: The format that checks them.

@@ -17,12 +17,12 @@ from seqdata.storage.indexed.shard_index import FormatIdentity, ShardIndex
 Decode = Callable[[NDArray[np.uint8], int, int, DataLocation], NDArray[Any]]
 """``decode(raw, shard, number, place)``: the bytes of a value -> (timesteps, *shape)."""
 ReadSibling = Callable[[str, DataLocation], NDArray[np.uint8]]
-"""Returns the bytes of a file, by its path below the folder of a data set."""
+"""Returns the bytes of a file, by its path below the folder of a dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IndexedField:
-    """One field of a data set, and how it is read.
+    """One field of a dataset, and how it is read.
 
     Attributes:
         name: Name of the field.

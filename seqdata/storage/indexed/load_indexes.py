@@ -57,7 +57,7 @@ def load_indexes(
     Args:
         location: The location of the files, for errors.
         shards: The files.
-        index: The index of the data set.
+        index: The index of the dataset.
         file_format: The format of the files.
         known: Indexes that were read already.
 
@@ -122,7 +122,7 @@ def load_known_indexes(
     Args:
         location: The location of the files, for the warning.
         shards: The files.
-        index: The index of the data set.
+        index: The index of the dataset.
         file_format: The format of the files.
 
     Raises:

@@ -172,7 +172,7 @@ class OpenedFiles:
         """Compare the size and both ends of a file behind a URL; see ``RemoteShards``."""
         file, index, location = self.file(number), self.indexes[number], self.locate_shard(number)
         if file is None:
-            raise ValueError(f"shard {number}: must be read by ranges, but is on this machine")
+            raise ValueError(f"shard {number}: must be a remote file, but is on this machine")
         files, name = file
         stat = files.stat(name, location)
         check_size(stat.size, index, location)

@@ -358,7 +358,7 @@ class FormatBackend:
     def audit(
         self, location: str, *, shard: int | None, repair: bool, on_progress: Callable[[int], None]
     ) -> tuple[int, Iterator[AuditReport]]:
-        """Compare every byte; see ``protocols.SupportsAudit``."""
+        """Return the bytes to check and an iterator of reports; see ``protocols.SupportsAudit``."""
         file_format = self.indexed_format
         return audit_files(
             format_location(location, file_format),

@@ -173,7 +173,7 @@ class NumberedIds:
     """The ids of all sequences of files, created on demand.
 
     Attributes:
-        location: The data set, for messages.
+        location: The dataset, for messages.
         names: Names of the files.
         starts: File -> its first sequence, with the total at the end.
     """
@@ -201,8 +201,8 @@ class NumberedIds:
     def _parse_id(self, number: int) -> str:
         if not self.is_readable(number):
             raise ConfigError(
-                f"{self.location}: the sequence must be in [0, {self.starts[-1]}), but is "
-                f"{number}. Was the plan made for other data?"
+                f"{self.location}: the index of a sequence must be in [0, {self.starts[-1]}), but "
+                f"is {number}. Use a plan that was made for this data."
             )
         shard = bisect_right(self.starts, number) - 1
         return f"{self.names[shard]}/{number - self.starts[shard]}"

@@ -1,4 +1,4 @@
-"""One file of a data set, on this machine or behind a URL: its bytes, and where more is kept.
+"""One file of a dataset, on this machine or behind a URL: its bytes, and where more is kept.
 
 What is computed of files is kept next to the data where that can be written, else in the user's
 cache. Files behind URLs are fetched whole through the cache. Place in the flow: indexing, opening

@@ -208,8 +208,8 @@ class UserFormat:
                 return name
         raise PluginError.at(
             f"{where}: `decoder` must be a method of the format whose name begins with 'decode' or "
-            f"'_decode', but is {decoder!r}. Tell its author; a function becomes one by "
-            "`decode_x = staticmethod(function)` in the class"
+            f"'_decode', but is {decoder!r}. Report it to the author of the format; a "
+            "function becomes one by `decode_x = staticmethod(function)` in the class"
         )
 
     def _make_indexed_field(
@@ -257,7 +257,7 @@ class UserFormat:
                     DecodeError,
                     f"must be decoded by {type(self.format).__name__}.{name} to {field.dtype} "
                     f"{list(field.shape)} per timestep, but is {found.dtype} "
-                    f"{list(found.shape[1:])}. Tell its author",
+                    f"{list(found.shape[1:])}. Report it to the author of the format",
                 )
             return np.ascontiguousarray(found)
 
@@ -322,8 +322,8 @@ def _pack_keys(
     except (AttributeError, UnicodeEncodeError) as error:
         raise place.make_error(
             DecodeError,
-            f"must have ids that are UTF-8 text, but has others ({error}). Tell the author of its "
-            "format",
+            f"must have ids that are UTF-8 text, but has others ({error}). Report it to the "
+            "author of the format",
         ) from error
     ends = np.zeros(count + 1, dtype=np.int64)
     np.cumsum([len(key) for key in raw], out=ends[1:])

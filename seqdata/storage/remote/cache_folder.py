@@ -73,7 +73,7 @@ def prepare_folder(folder: Path) -> Path:
 
 
 def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
-    """Return the entries of the cache, least recently used first; other files are left out."""
+    """Return the entries of the cache, least recently used first; other files are omitted."""
     found = []
     with suppress(FileNotFoundError), os.scandir(folder) as scanned:
         for entry in scanned:
@@ -89,7 +89,10 @@ def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
 
 
 def evict(folder: Path, needed: int, exclude: Path) -> int:
-    """Remove unlocked files until there is enough room; return the bytes that are free now."""
+    """Remove unlocked files until ``needed`` bytes are freed; return the number of bytes freed.
+
+    Partial files go first, then the least recently used ones.
+    """
     freed = 0
     for entry in sorted(
         list_entries(folder, exclude),

@@ -28,7 +28,7 @@ class HasNumber(Protocol):
 
     @property
     def number(self) -> int:
-        """Index in the data set."""
+        """Index in the dataset."""
         ...
 
 
@@ -46,7 +46,7 @@ class OpenShards(Generic[ShardT]):
         sizes: Bytes of each shard.
         cache_bytes: Bytes that the cache holds.
         thread_pool: Threads.
-        dataset: The data set, for the log.
+        dataset: The dataset, for the log.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class OpenShards(Generic[ShardT]):
     def get(self, numbers: Sequence[int]) -> list[ShardT]:
         """Return open shards by index; missing ones are downloaded in parallel.
 
-        Shards that the cache has no room for are left out; this is logged once.
+        Shards that the cache has no room for are dropped; this is logged once.
         """
         self._reset_after_fork()
         requested = set(numbers)

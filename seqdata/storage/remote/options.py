@@ -34,6 +34,11 @@ class Remote:
         gap: ``"ranges"`` reads two pieces with one request if at most this many bytes are between
             them.
         connections: Maximum number of concurrent requests of one process.
+
+    Examples:
+        >>> from seqdata import Remote
+        >>> Remote(how="ranges").how
+        'ranges'
     """
 
     how: str = "cache"

@@ -96,7 +96,7 @@ def _clip_ranges(ranges: NDArray[np.int64], low: int, high: int) -> list[tuple[i
 
 
 def union_ranges(ranges: Sequence[NDArray[np.int64]], gap: int = 0) -> NDArray[np.int64]:
-    """Return the union of ranges, int64 (n, 2), ascending; empty ones are left out.
+    """Return the union of ranges, int64 (n, 2), ascending; empty ones are omitted.
 
     Args:
         ranges: int64 (n, 2) each: first byte and one past the last.
@@ -215,10 +215,12 @@ def download_missing(
 
 
 class RangeCache:
-    """The most recently used files by number; for one reader at a time.
+    """Cache of the ranges that were downloaded of files, by file number; for one reader at a time.
+
+    The least recently used files are dropped first.
 
     Args:
-        max_bytes: Bytes to keep of all files, in addition to the current batch.
+        max_bytes: Maximum bytes to keep of all files, in addition to those of the current batch.
     """
 
     __slots__ = ("_files", "_lock", "_max_bytes", "_pid")

@@ -204,5 +204,5 @@ def make_changed_error(location: DataLocation) -> DataError:
 
     return location.make_error(
         FingerprintMismatch,
-        "must not change while it is read, but was replaced. Open the data set again",
+        "must not change while it is read, but was replaced. Open the dataset again",
     )

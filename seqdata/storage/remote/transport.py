@@ -272,7 +272,7 @@ class FsspecFiles:
         if not retry(call, location, self._remote, action="written"):
             raise ConfigError(
                 f"{location}: must not exist, but was created by another writer in the meantime. "
-                "Choose another location, or pass `overwrite`=True"
+                "Choose another location, or pass `overwrite=True`"
             )
 
     def remove(self, name: str) -> None:

@@ -353,7 +353,7 @@ def _common_fields(parts: Sequence[WrittenPart[Any]]) -> Fields:
 
 def _describe_fields(fields: Fields | None) -> str:
     return ", ".join(
-        f"{name} {field.dtype} {list(field.shape)} {field.axis}"
+        f"{name} {field.logical or field.dtype} {list(field.shape)} {field.axis}"
         for name, field in (fields or {}).items()
     )
 
@@ -373,12 +373,12 @@ def _note_finished_shards(folder: Path, *, is_counted: bool) -> Iterator[None]:
         if not shards and is_first_pass_finished(folder.parent):
             error.add_note(
                 "all sequences are kept in the order given: the same call continues with the "
-                "second pass, or starts again with `resume`=False"
+                "second pass, or starts again with `resume=False`"
             )
         if shards:
             error.add_note(
                 f"{shards} finished shards ({sequences} sequences) are kept: the same call "
-                "continues after them, or starts again with `resume`=False"
+                "continues after them, or starts again with `resume=False`"
             )
         raise
 

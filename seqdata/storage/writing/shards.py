@@ -24,7 +24,7 @@ from seqdata.storage.local_files import write_atomically
 from seqdata.storage.writing.progress import ProgressFn
 from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, FIRST_PASS, find_staging_dirs
 
-RESTART_HINT = "pass `resume`=False to start again"  # a remedy for a write that cannot be continued
+RESTART_HINT = "pass `resume=False` to start again"  # a remedy for a write that cannot be continued
 _KEY_FILE = "scheme.json"
 _KEY_VERSION = 1
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -287,8 +287,8 @@ def _check_last_shard(before: FinishedShard[Any] | None, limit: int, number: int
     """Raise if sequences follow a shard that was the last one when it was written."""
     if before is not None and before.size < limit:
         raise DecodeError.at(
-            f"sequence {number}: must not be there, but follows what was the last sequence before "
-            f"the interruption. Pass the same sequences, or {RESTART_HINT}.",
+            f"sequence {number}: must not exist, since the interrupted write ended before it, but "
+            f"was passed. Pass the same sequences, or {RESTART_HINT}.",
             sequence=number,
         )
 

@@ -105,7 +105,7 @@ def open_staging_dir(
     folder, descriptor = _take_staging_dir(root, files, resume=resume)
     must_keep = False
     try:
-        _check_alone(root, folder)
+        _remove_other_staging_dirs(root, folder)
         check_target(root, files, overwrite=overwrite)  # one may have been finished meanwhile
         yield folder
     except BaseException:
@@ -199,7 +199,7 @@ def make_folder(root: Path) -> None:
 def _check_no_overwrite(root: Path, files: StoreFiles) -> None:
     if (root / files.last).exists():
         raise ConfigError(
-            f"{root}: already holds a store. Choose another folder, or pass `overwrite`=True."
+            f"{root}: already holds a store. Choose another folder, or pass `overwrite=True`."
         )
     if root.is_dir() and not find_staging_dirs(root):
         found = sorted(path.name for path in root.iterdir() if files.names.fullmatch(path.name))
@@ -209,7 +209,7 @@ def _check_no_overwrite(root: Path, files: StoreFiles) -> None:
                     f"{root}:",
                     "empty",
                     f"not: it holds {found[0]!r}, but no {files.last!r}",
-                    "Choose another folder, or pass `overwrite`=True to replace such files",
+                    "Choose another folder, or pass `overwrite=True` to replace such files",
                 )
             )
 
@@ -230,8 +230,8 @@ def _remove_abandoned(root: Path, staging_dir: Path) -> None:
     release_lock(descriptor)
 
 
-def _check_alone(root: Path, folder: Path) -> None:
-    """Raise if another writer has a staging directory, too: both began at the same time.
+def _remove_other_staging_dirs(root: Path, folder: Path) -> None:
+    """Remove abandoned staging directories; raise if another writer has one, begun meanwhile.
 
     The lock of the folder prevents that where the file system has locks. Elsewhere both may be
     refused, but two never write at the same time.

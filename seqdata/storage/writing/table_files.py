@@ -90,7 +90,7 @@ def check_table_target(path: Path, *, overwrite: bool) -> None:
         remedy = "Choose another path, without such a suffix for a store"
         raise ConfigError(must_be(f"{path}:", needed, "a folder", remedy))
     if path.exists() and not overwrite:
-        remedy = "Pass `overwrite`=True to replace it, or choose another path"
+        remedy = "Pass `overwrite=True` to replace it, or choose another path"
         raise ConfigError(must_be(f"{path}:", "missing", "a file that is there", remedy))
 
 

@@ -32,7 +32,7 @@ def test_a_shard_that_is_missing_is_bad(store):
     found, (said,) = open_checked(store)
     assert found is None
     assert said.state == "bad"
-    assert "is not there, but the manifest names it" in said.seen
+    assert "is missing. Restore it" in said.seen
 
 
 def test_damage_that_is_met_is_bad(store):

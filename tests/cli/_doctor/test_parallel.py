@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from seqdata.api import write_store
 from seqdata.cli.app import app
+from tests.cli.commands import read_rows
 
 LM = "seqdata_models:StatefulLM(50, 8, 16, 4)"
 LANES = ("--lanes", "16", "--chunk", "32")
@@ -24,16 +25,19 @@ def read(*arguments: str) -> Any:
     return json.loads(run(*arguments, "--json"))
 
 
-def test_a_report_for_people_ends_with_the_code_to_paste():
+def test_a_report_for_people_begins_with_the_table_and_the_code_to_paste():
     text = run("--model", LM, *LANES, "--devices", "4")
-    assert "rnn.l0       lstm       8 -> 16" in text
+    assert ["rnn.l0", "lstm", "8", "16"] in [row[:4] for row in read_rows(text)]
     assert "layers: speedup N S / (N + S - 1) = 8 x 4 / 11; gives up an update is 8 batches" in text
     assert "data x time: speedup W M D / (M + D - 1) = 2 x 4 x 2 / 5" in text
     for name in ("more lanes", "cuDNN", "FlashRNN", "minLSTM"):
         assert f"  {name}" in text
-    assert text.endswith(
-        'Trainer(accelerator="cpu", devices=4, strategy="ddp", accumulate_grad_batches=8)\n'
-    )
+    rows = read_rows(text)
+    assert rows[0] == ["split", "devices", "speedup", "idle", "memory", "sent an update"]
+    assert rows[8][0].startswith("Use: data")
+    assert rows[9] == [
+        'Trainer(accelerator="cpu", devices=4, strategy="ddp", accumulate_grad_batches=8)'
+    ]
 
 
 def test_json_has_the_same_figures():

@@ -48,7 +48,7 @@ def test_weights_of_a_checkpoint_are_read(code, wrap):
         ("StatefulLM", "must be 'package.module:Class"),
         ("no_such_package:Model", "must be importable, but is not: 'no_such_package'"),
         ("broken_models:Model", "No module named 'package_that_is_not_there'"),
-        ("models_of_mine:maker", r"must be a name of 'models_of_mine', but is 'maker'. did you"),
+        ("models_of_mine:maker", r"of 'models_of_mine', but is 'maker'\. did you mean 'make'\?$"),
         ("models_of_mine:number", "must be a class, function or module, but is 4"),
         ("models_of_mine:fail", r"called as fail\(\) \(ValueError: no data here\)"),
         ("torch.nn:LSTM", r"called as LSTM\(\) \(TypeError"),

@@ -59,15 +59,17 @@ def shown(report):
 OPTIONS = [option("none"), option("layers", 1, 2, 1.5), option("data", 2, 1, 1.9, why_not="odd")]
 
 
-def test_the_option_to_use_comes_last_with_its_code():
+def test_the_option_to_use_comes_after_the_table_with_its_code():
     text = shown(make(OPTIONS, 1))
-    assert text.endswith("Use: layers, speedup 1.50\n  Trainer(layers)\n")
+    table, _, rest = text.partition("\n\n")
+    assert len(table.splitlines()) == 1 + len(OPTIONS)
+    assert rest.startswith("Use: layers, speedup 1.50\n  Trainer(layers)\n\n")
     assert "1 recurrent layers, 1,636 weights of 4 bytes" in text
     assert "2 batches of 16 lanes x 32 timesteps" in text
     assert "data: speedup W; gives up nothing\n  not here: odd" in text
     assert "operations of a replica's devices: 1 k + 1 k; sent a batch: 512 bytes" in text
     assert "on CPUs a device is a process with one thread" in text
-    assert shown(make(OPTIONS, 0)).endswith("Use: none\n  Trainer(none)\n")
+    assert "\n\nUse: none\n  Trainer(none)\n\n" in shown(make(OPTIONS, 0))
 
 
 def test_rows_are_named_as_what_they_are():

@@ -71,17 +71,17 @@ def settings(
         ),
         (
             {"geometry": FitGeometry(world_size=3)}, "batches", "ok",
-            "8 batches are 3 steps of 3 ranks; in the last one 1 ranks have dummy rows", "",
+            "8 batches are 3 steps of 3 ranks; in the last one 1 ranks have padding rows", "",
         ),
         (
             {"geometry": FitGeometry(world_size=3), "tail": "drop"}, "batches", "note",
-            "8 batches are 2 steps of 3 ranks; 2 are left out each epoch", "tail='fill'",
+            "8 batches are 2 steps of 3 ranks; 2 are dropped each epoch", "tail='fill'",
         ),
         (
             {"geometry": FitGeometry(world_size=9)}, "batches", "warn",
             "1 ranks have none of their own", "smaller batches, or fewer ranks",
         ),
-        ({"batching": TokenBudget(5)}, "batching", "bad", "longer than `max_tokens`=5", ""),
+        ({"batching": TokenBudget(5)}, "batching", "bad", "longer than `max_tokens=5`", ""),
         (
             {"geometry": FitGeometry(world_size=3), "batches_per_update": 4},
             "batches_per_update", "bad",
@@ -104,7 +104,7 @@ def settings(
             {"as_tuple": ("x", "lengths")}, "lengths", "note", "moves them to the device",
             "batch.packed(name)",
         ),
-        ({"as_dict": ["x"]}, "weight", "note", "dummy rows of several ranks", "tail='drop'"),
+        ({"as_dict": ["x"]}, "weight", "note", "padding rows of several ranks", "tail='drop'"),
         (
             {"trainer": {"limit_train_batches": 5}}, "limit_train_batches", "note",
             "5 steps: the batches depend on the number of ranks", "pass a fraction",
@@ -116,7 +116,7 @@ def settings(
         ({"trainer": {"precision": "bf16-true"}}, "precision", "note", "casts every", "mixed"),
         ({"geometry": FitGeometry(frozen=True)}, "overfit_batches", "note", "every epoch is epoch "
                                                                           "0", ""),
-        ({"on_error": "mask"}, "on_error", "ok", "'mask', and nothing was left out", ""),
+        ({"on_error": "mask"}, "on_error", "ok", "'mask', and nothing was dropped", ""),
         ({"versions": {"torch": "1.0"}}, "versions", "note", "the run had torch 1.0 (now ", ""),
     ],
 )  # fmt: skip
@@ -176,7 +176,7 @@ def test_what_a_run_went_on_from_is_counted(store):
     Path("seqdata-errors-rank0.jsonl").write_text('{"message": "one"}\n{"message": "two"}\n')
     found = find_one(settings(store, on_error="mask"), "on_error")
     assert found.state == "warn"
-    assert found.seen == '2 sequences were left out, the last one: {"message": "two"}'
+    assert found.seen == '2 sequences were dropped, the last one: {"message": "two"}'
 
 
 def test_the_last_error_is_that_of_the_list_that_is_named(store):
@@ -184,5 +184,5 @@ def test_the_last_error_is_that_of_the_list_that_is_named(store):
         Path(f"seqdata-errors-rank{rank}.jsonl").write_text(lines)
     os.utime("seqdata-errors-rank1.jsonl", (1, 1))  # rank 0 wrote after it; torn lines are none
     found = find_one(settings(store, on_error="mask"), "on_error")
-    assert found.seen == '2 sequences were left out, the last one: {"message": "r0"}'
+    assert found.seen == '2 sequences were dropped, the last one: {"message": "r0"}'
     assert "seqdata-errors-rank0.jsonl" in found.fix

@@ -1,4 +1,4 @@
-"""A batch as figures and as plain tensors: padding is left out, and all can be loaded again."""
+"""A batch as figures and as plain tensors: padding is dropped, and all can be loaded again."""
 
 import numpy as np
 import pytest

@@ -26,13 +26,13 @@ def test_arguments_of_python_are_named_as_options():
     @report_errors
     def fail(**_):
         raise ConfigError(
-            "`shuffle` must be 7. Pass `shuffle`=7, or `resume`=False to start again, or "
-            "`overwrite`=True, or `resume`; `other`=False stays"
+            "`shuffle` must be 7. Pass `shuffle=7`, or `resume=False` to start again, or "
+            "`overwrite=True`, or `resume`; `other=False` stays"
         )
 
     assert CliRunner().invoke(fail).stderr == (
         "error: --shuffle must be 7. Pass --shuffle 7, or --no-resume to start again, or "
-        "--overwrite, or --resume; `other`=False stays\n"
+        "--overwrite, or --resume; `other=False` stays\n"
     )
 
 

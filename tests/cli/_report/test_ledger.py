@@ -62,7 +62,7 @@ def played(store, tail, ranks):
 def test_the_ledger_is_what_the_ranks_miss_and_train_again(store, tail, ranks):
     if (tail, ranks) == ("drop", 40):
         message = run(store, "--world", 40, "--tail", tail, "--ledger", "-", code=1)
-        assert "--tail drop must leave at least one step, but leaves out all" in message
+        assert "--tail drop must leave at least one step, but drops all" in message
         return
     lines = lines_of(run(store, "--world", ranks, "--tail", tail, "--ledger", "-"))
     seen = played(store, tail, ranks)

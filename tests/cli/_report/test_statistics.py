@@ -6,8 +6,8 @@ import pytest
 from seqdata.cli._report.statistics import compute_world_stats
 from seqdata.index import SequenceIndex
 from seqdata.plan import Plan
+from seqdata.plotting.lengths import HistogramBin, histogram
 from seqdata.policies.fixed import Bucketed
-from seqdata.storage.store_repr import HistogramBin, histogram
 
 
 @pytest.mark.parametrize(

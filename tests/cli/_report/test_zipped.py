@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqdata import Bucketed, Loader, TokenBudget, Zip, write_store
-from tests.cli.commands import run_plan
+from tests.cli.commands import read_rows, run_plan
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_the_longest_store_leads_where_none_is_named(stores):
     text = run_plan(*stores, "--zip", "60,200")
     rule = Zip({"labelled": TokenBudget(60), "unlabelled": TokenBudget(200)})
     steps = len(Loader(dict(zip(rule.parts, stores, strict=True)), rule))
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    rows = read_rows(text)
     table = {row[0]: row[1:] for row in rows if len(row) == 6}
     assert table["labelled"][0] == table["unlabelled"][0] == str(steps)
     assert "1.00" in (table["labelled"][4], table["unlabelled"][4])

@@ -158,9 +158,7 @@ def test_a_file_that_cannot_be_written_is_warned_of_once_and_training_goes_on(tm
         "RankFileLogger: rank 0 cannot write ranks.jsonl (Is a directory). "
         "Training continues; lines that cannot be written are counted"
     )
-    missing = (
-        "RankFileLogger: 6 lines of rank 0 are missing in ranks.jsonl, which could not be written"
-    )
+    missing = "RankFileLogger: 6 lines of rank 0 could not be written to ranks.jsonl and are lost"
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SeqDataWarning)
         run = fit(
@@ -176,7 +174,7 @@ def test_a_file_that_cannot_be_written_is_warned_of_once_and_training_goes_on(tm
 def test_a_line_that_was_cut_off_by_a_full_disk_is_warned_of(tmp_path):
     (tmp_path / "ranks.jsonl").symlink_to("/dev/full")
     with (
-        pytest.warns(SeqDataWarning, match="1 lines of rank 0 are missing in ranks.jsonl"),
+        pytest.warns(SeqDataWarning, match="1 lines of rank 0 could not be written to ranks.jsonl"),
         pytest.warns(SeqDataWarning, match=re.escape("(No space left on device)")),
     ):
         fit(
@@ -201,7 +199,9 @@ def test_a_line_of_which_only_a_part_was_written_is_warned_of(tmp_path):
     *_, torn, last = callback.path.read_text().splitlines()
     assert len(torn) == 10
     assert json.loads(last)["event"] == "last"
-    with pytest.warns(SeqDataWarning, match="2 lines of rank 0 are missing in ranks.jsonl"):
+    with pytest.warns(
+        SeqDataWarning, match="2 lines of rank 0 could not be written to ranks.jsonl"
+    ):
         callback.teardown(None, None, "fit")
 
 

@@ -233,7 +233,8 @@ def test_steps_must_be_a_count(every):
 @pytest.mark.parametrize("skew", [1, "2"])
 def test_skew_must_be_above_1(skew):
     wanted = (
-        "RankMemoryMonitor: `skew` must be a number above 1, relative to the other ranks, but "
+        "RankMemoryMonitor: `skew` must be a number above 1, the largest allowed ratio to the "
+        "other ranks, but "
         f"is {skew!r}"
     )
     with pytest.raises(ConfigError, match=f"^{wanted}$"):

@@ -62,7 +62,7 @@ def test_windows_that_are_missing_are_counted(tmp_path):
 
 
 def test_a_sequence_that_is_missing_is_named(tmp_path):
-    with pytest.raises(PlanError, match=r"leaves out 1 of 3 sequences, the first is sequence 1 \("):
+    with pytest.raises(PlanError, match=r"drops 1 of 3 sequences, the first is sequence 1 \("):
         merge(tmp_path, [rows_at((0, 0, 4), (2, 0, 4))], rows=2)
 
 

@@ -1,4 +1,4 @@
-"""What ``predict_step`` returns becomes rows: dummy rows and padding left out, all else named."""
+"""What ``predict_step`` returns becomes rows: padding rows and padding left out, all else named."""
 
 import numpy as np
 import pytest
@@ -118,7 +118,7 @@ def test_timesteps_have_the_width_of_the_batch(batch):
 
 def test_a_row_per_sequence_needs_whole_sequences():
     batch = next(iter(Loader(ROWS, Windows(2, batch_size=9, shuffle=False))))
-    with pytest.raises(ConfigError, match=r"has timesteps .* only\. Pass `per`='span'"):
+    with pytest.raises(ConfigError, match=r"has timesteps .* only\. Pass `per='span'`"):
         extract(torch.zeros(len(batch)), batch)
     spans = extract(torch.zeros(len(batch)), batch, PredictionSpec(None, "span")).spans
     assert [1, 2, 4] in spans.tolist()
@@ -161,7 +161,10 @@ def test_one_option_names_the_fields():
     [
         ({"batching": TBPTT(2, 4, continuous=True)}, r"such as TBPTT\(lanes, chunk\) without"),
         ({"batching": Packed(2, 40)}, r"such as Bucketed\(32\)"),
-        ({"on_error": "replace"}, "`on_error` must be 'raise' or 'mask', but is 'replace'"),
+        (
+            {"on_error": "replace"},
+            "`on_error` of the DataModule must be 'raise' or 'mask', but is 'replace'",
+        ),
     ],
 )
 def test_what_has_no_prediction_for_each_sequence_is_refused(options, said, tmp_path):

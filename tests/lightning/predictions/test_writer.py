@@ -101,7 +101,7 @@ def test_a_view_is_predicted_in_its_own_order_repeats_and_all(tmp_path):
     predict(data_of(take(MemoryStore.of(NAMED), numbers), Bucketed(2)), tmp_path / "out")
     made = read(tmp_path / "out")
     assert made["id"] == [f"utt-{number}" for number in numbers]
-    assert made["position"] == list(range(6))
+    assert made["position"] == numbers
     assert flat(made["steps"]) == [running(DATA[number]) for number in numbers]
     assert open_store(tmp_path / "out").keys([0, 2]) == ["0", "2"]
 
@@ -285,7 +285,7 @@ def test_options_that_cannot_be_meant_are_refused(options, message):
 def test_a_row_per_sequence_of_pieces_is_refused(tmp_path):
     split = Bucketed(4, max_length=3, too_long="split")
     with pytest.raises(ConfigError, match=r"'sum' has one row per sequence, but batch \d+ has "
-                       r"timesteps \d\.\.\d of sequence \d+.*`per`='span'"):  # fmt: skip
+                       r"timesteps \d\.\.\d of sequence \d+.*`per='span'`"):  # fmt: skip
         predict(data_of(batching=split), tmp_path / "out", field="sum")
 
 
@@ -342,7 +342,7 @@ def test_a_limit_is_refused_unless_a_part_is_enough(tmp_path):
 def test_sequences_that_the_policy_leaves_out_are_named_before_it_begins(tmp_path):
     data = [*NAMED[:3], {"id": "nothing", "x": np.empty((0, 1))}, *NAMED[3:5]]
     model = Predictor(fail_at=0)
-    with pytest.raises(PlanError, match=r"leaves out 1 of 6 sequences, the first is sequence 3 "
+    with pytest.raises(PlanError, match=r"drops 1 of 6 sequences, the first is sequence 3 "
                        r"\('nothing'\). Check `empty`"):  # fmt: skip
         predict(data_of(data), tmp_path / "out", model=model)
     predict(data_of(data), tmp_path / "out", partial=True)
@@ -351,7 +351,7 @@ def test_sequences_that_the_policy_leaves_out_are_named_before_it_begins(tmp_pat
 
 def test_a_name_that_is_no_folders_is_refused(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"the name of a data set must be a plain file name, .* but is '\.\./x'"
+        ConfigError, match=r"the name of a dataset must be a plain file name, .* but is '\.\./x'"
     ):
         predict(data_of({"../x": NAMED}), tmp_path / "out")
 

@@ -66,6 +66,14 @@ def collate_other(samples):
     return samples[::-1]
 
 
+def as_pair(batch):
+    return batch["x"], batch.weight
+
+
+def as_triple(batch):
+    return batch["x"], batch.lengths, batch.weight
+
+
 def closure(by):
     return lambda sequence, rng: add(sequence, rng, by)
 
@@ -95,6 +103,10 @@ DATA: dict[str, list[tuple[Any, Any, str]]] = {
     "dtype": [("float32", UNSET, "dtype"), ({"x": "float32"}, {"x": "float64"}, "dtype")],
     "check_values": [(True, False, "check_values")],
     "collator": [("varlen", UNSET, "collator"), (collate, collate_other, "collator")],
+    "collate_fn": [(collate, collate_other, "collator")],
+    "as_batch": [(as_pair, UNSET, "as_batch"), (as_pair, as_triple, "as_batch")],
+    "padding": [(0, 1, "padding"), ({"x": 0}, {"x": 1}, "padding")],
+    "sort_within_batch": [(False, True, "sort_within_batch")],
     "shift": [(0, 1, "shift")],
     "tail": [("fill", "drop", "tail")],
     "on_error": [("raise", "mask", "on_error")],
@@ -112,7 +124,8 @@ LOADER: dict[str, list[tuple[Any, Any, str]]] = {
         name: [case for case in DATA[name] if case[0] is not UNSET]
         for name in (
             "fields", "as_tuple", "as_dict", "transform", "dtype", "check_values", "collator",
-            "shift", "tail", "on_error", "max_errors",
+            "shift", "tail", "on_error", "max_errors", "collate_fn", "as_batch", "padding",
+            "sort_within_batch",
         )
     },
     "lengths": [([3] * 8, [3] * 7 + [2], "data")],

@@ -1,9 +1,12 @@
 """Transforms in process: what they see, what they may give, how they draw."""
 
+from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from seqdata.collators.varlen import Varlen
 from seqdata.errors import ConfigError, DecodeError
@@ -376,3 +379,46 @@ def test_idle_lanes_are_no_errors_where_another_row_is_one():
     batches = list(loader)
     assert [batch.weight.tolist() for batch in batches] == [[0.0, 1.0], [0.0, 0.0]]
     assert [entry["sequence"] for entry in loader.errors] == [0, 2]
+
+
+@dataclass(frozen=True)
+class CountedDouble:
+    """Repeats each value, and writes a line for each call."""
+
+    calls: Path
+
+    def __call__(self, sequence, rng):
+        with open(self.calls, "a") as file:
+            file.write(f"{len(sequence['x'])}\n")
+        return {"x": np.repeat(sequence["x"], 2) + rng.integers(1 << 40)}
+
+    def lengths(self, lengths):
+        return lengths * 2
+
+
+def spoil(samples):
+    """Write into what a collate function gets, which is its own."""
+    parts = [sample["x"].clone() for sample in samples]
+    for sample in samples:
+        sample["x"][:] = -1
+    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_lanes_transform_a_sequence_once_however_many_chunks_it_has(num_workers, tmp_path):
+    """Once per process: batches of one sequence may be made by several workers."""
+    store = MemoryStore.of([{"x": np.arange(n) + 1} for n in (30, 47, 5, 61, 18)])
+    policy, calls = TBPTT(lanes=2, chunk=3), tmp_path / "calls"
+    options = {"transform": CountedDouble(calls), "num_workers": num_workers, "seed": 3}
+    batches = [batch["x"].clone() for batch in Loader(store, policy, **options)]
+    assert 5 <= len(calls.read_text().splitlines()) <= 5 * max(1, num_workers)
+    spoiled = list(Loader(store, policy, collator=spoil, **options))
+    for batch, again in zip(batches, spoiled, strict=True):
+        assert torch.equal(batch[:, : again.shape[1]], again)
+    loader = Loader(store, policy, **options)
+    for _ in zip(range(11), loader, strict=False):
+        state = loader.state_dict()
+    resumed = Loader(store, policy, **options)
+    resumed.load_state_dict(state)
+    for batch, again in zip(batches[state["position"] :], resumed, strict=True):
+        assert torch.equal(batch, again["x"])

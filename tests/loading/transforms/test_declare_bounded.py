@@ -140,8 +140,8 @@ def test_masked_rows_and_true_lengths_go_together():
     [
         (TBPTT(2, 4), {}, r"TBPTT\(.* needs exact lengths, .*random"),
         (Windows(4), {}, "windows need exact lengths"),
-        (Fixed(4), {"on_error": "replace"}, "`on_error`='replace' needs exact lengths"),
-        (Fixed(4, max_length=5, too_long="truncate", keep="last"), {}, "`keep`='last' needs exact"),
+        (Fixed(4), {"on_error": "replace"}, "`on_error='replace'` needs exact lengths"),
+        (Fixed(4, max_length=5, too_long="truncate", keep="last"), {}, "`keep='last'` needs exact"),
     ],
 )
 def test_what_needs_exact_lengths_is_refused(policy, options, said):
@@ -187,5 +187,5 @@ def test_workers_deliver_the_same():
 def test_wrapped_policies_of_parts_are_looked_at_too():
     last = Weighted(Bucketed(8, max_length=40, too_long="truncate", keep="last"))
     for policy in (Zip({"a": last, "b": Fixed(4)}), Mix({"a": Part(1, last), "b": 1}, Fixed(4))):
-        with pytest.raises(ConfigError, match="`keep`='last' needs exact lengths"):
+        with pytest.raises(ConfigError, match="`keep='last'` needs exact lengths"):
             Loader({"a": ROWS, "b": ROWS}, policy, transform=speed)

@@ -162,7 +162,7 @@ DEATHS = [
     (
         parts.leaves,
         (
-            r"ended with exit code 3 at .*: the transform or data set ended the process: raise an "
+            r"ended with exit code 3 at .*: the transform or dataset ended the process: raise an "
             r"error there instead"
         ),
         {"exitcode": 3},

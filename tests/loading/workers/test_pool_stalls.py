@@ -51,6 +51,15 @@ def test_a_stopped_worker_gives_no_stack(monkeypatch, stalls):
     assert not lives(error.details["pid"])
 
 
+def test_time_counts_from_the_first_task_on(clock):
+    """Not from the start of the pool, nor from the end of the epoch before."""
+    clock.rule("seqdata.loading.workers.pool")
+    with playing(num_workers=2, stall_timeout=0.5, persistent_workers=True) as mine:
+        for _ in range(2):
+            clock.seconds += 100.0
+            assert len(list(mine)) == 15
+
+
 @pytest.mark.timeout(30)
 def test_a_stuck_worker_whose_task_nobody_wants_any_more_is_found_out_too(stalls):
     with playing(At(parts.hangs, 0), stall_timeout=stalls, prefetch=0, num_workers=1) as mine:

@@ -272,3 +272,19 @@ def test_workers_that_are_not_to_stay_end_with_their_epoch(prefetch):
         assert mine.worker_pids == []
         assert not any(map(lives, pids))
         assert len(list(mine)) == 15
+
+
+def test_an_epoch_may_be_closed_at_the_exit_once_multiprocessing_is_gone(monkeypatch):
+    """As Python does with a generator that something of a module still holds."""
+    with playing(noisy, num_workers=1) as mine:
+        iteration = iter(mine)
+        next(iteration)
+        (pool,) = crews_of(mine)._busy
+        pool._before_joining()  # what multiprocessing calls at the exit
+        with monkeypatch.context() as gone:
+            gone.setattr("multiprocessing.util._finalizer_registry", None)
+            crews_of(mine).close()
+        try:
+            assert len(list(iteration)) == 14  # the worker had made them all before
+        except IncompleteEpochError:
+            assert not any(map(lives, mine.worker_pids))

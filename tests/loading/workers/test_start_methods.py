@@ -187,7 +187,9 @@ def test_a_process_that_ends_while_epochs_are_played_leaves_no_worker(tmp_path):
     done = run_script(tmp_path / "script.py", GUARDED, "end", "stuck_in_c", program=sys.executable)
     out, err = done.communicate(timeout=patient())
     pids = [int(pid) for pid in out.split()]
-    assert (done.returncode, err, len(pids)) == (0, "", 12)
+    # a busy machine takes so long to start the last workers that the stuck ones are named
+    unexpected = [line for line in err.splitlines() if "has made no progress for" not in line]
+    assert (done.returncode, unexpected, len(pids)) == (0, [], 12)
     assert not any(map(lives, pids))
 
 

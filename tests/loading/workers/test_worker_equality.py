@@ -139,7 +139,7 @@ def test_the_number_of_workers_and_what_is_read_ahead_change_nothing(
     world = World(rank, 2)
     more = {"as_tuple": ("x", "lengths", "weight")} if way == "a tuple" else {}
     if way == "a list of samples":
-        world = World()  # its output cannot tell dummy rows
+        world = World()  # its output cannot tell padding rows
     check(way, num_workers=num_workers, prefetch=prefetch, seed=seed, world=world, **more)
 
 
@@ -171,7 +171,7 @@ def test_an_epoch_goes_on_where_it_was_left_with_another_number_of_workers(way, 
 
 
 def test_two_ranks_with_workers_deal_out_one_epoch():
-    store = STORE.take(range(25))  # seven batches: the last step has dummy rows
+    store = STORE.take(range(25))  # seven batches: the last step has padding rows
     ranks = [
         Loader(
             store, Bucketed(4), world=World(rank, 2), transform=noisy, num_workers=1,

@@ -144,10 +144,10 @@ WRONG = [
         "lengths of 'time', 'file', must be a name ins.*, but is '../x'",
     ),
     (("lengths", "time", "sha256"), 3, "lengths of 'time', 'sha256', must be text.*, but is a int"),
-    (("sequences",), 7, "'sequences' must be 3 > 0 as in shards.*, but is 7"),
+    (("sequences",), 7, "'sequences' must be 3, the sum over its shards.*, but is 7"),
     (("sequences",), True, "manifest, 'sequences', must be an integer.*, but is a bool"),
     (("sequences",), -1, r"manifest, 'sequences', must be in \[0, 281474976710656\].*, but is -1"),
-    (("shards",), [], "'sequences' must be 0 > 0 as in shards.*, but is 3"),
+    (("shards",), [], "'sequences' must be at least 1 in its shards.*, but is 3"),
     (("shards",), {}, "manifest, 'shards', must be a list.*, but is a dict"),
     (
         (*S, "file"),

@@ -198,7 +198,7 @@ def test_the_first_pass_continues_after_its_shards(tmp_path, due, at):
         write(folder, stopping(at))
     notes = [note for note in caught.value.__notes__ if "are kept" in note]
     assert len(notes) == 1
-    assert "continues after them, or starts again with `resume`=False" in notes[0]
+    assert "continues after them, or starts again with `resume=False`" in notes[0]
     with pytest.raises(IncompleteDatasetError, match=r"[1-9] finished shards \(\d+ sequences\)"):
         open_store(folder)
     (kept,) = folder.glob(f".seqdata-tmp-*/{FIRST_PASS}/.seqdata-tmp-*")
@@ -219,7 +219,7 @@ def test_the_second_pass_continues_and_the_first_is_not_drawn_again(
         f"{shards} finished shards"
         if shards
         else "all sequences are kept in the order given: the "
-        "same call continues with the second pass, or starts again with `resume`=False"
+        "same call continues with the second pass, or starts again with `resume=False`"
     )
     assert [note.startswith(kept) for note in error.__notes__] == [True]
     with pytest.raises(IncompleteDatasetError, match="the same call or command"):

@@ -143,7 +143,7 @@ def test_what_has_no_random_access_or_no_sequence_is_told(sequences):
 
 def test_an_index_of_a_frame_is_told_of_once():
     frame = pd.DataFrame({"x": [[1], [2], [3]]}, index=["a", "b", "c"])
-    with pytest.warns(SeqDataWarning, match="the index is left out") as warned:
+    with pytest.warns(SeqDataWarning, match="the index is dropped") as warned:
         rows = list(shuffled(frame).rows)
     assert len(warned) == 1
     assert [row["x"] for row in rows] == [[n + 1] for n in draw_order(3, 3)]
@@ -202,7 +202,7 @@ def test_a_field_of_ids_that_holds_something_else_is_refused(value):
     with pytest.raises(
         ConfigError,
         match=f"`shuffle`: field 'id' must hold strings, .*, but holds a {type(value).__name__}. "
-        ".* by `key` .* pass `key`=''$",
+        ".* by `key` .* pass `key=''`$",
     ):
         shuffled([{"id": value, "x": [1]}])
 

@@ -251,12 +251,12 @@ def test_a_folder_without_manifest_is_an_unfinished_one(tmp_path, left):
     [
         (
             [6, 0, 1],
-            r"the sequence must be in \[0, 6\), but is 6\. Was the plan made for other data",
+            r"the index of a sequence must be in \[0, 6\), but is 6\. Use a plan that was",
         ),
-        ([-1, 0, 1], r"the sequence must be in \[0, 6\), but is -1"),
+        ([-1, 0, 1], r"the index of a sequence must be in \[0, 6\), but is -1"),
         (
             [3, 1, 4],
-            r"sequence 3, field 'x': timesteps must be in 0..3, but 1..4 were requested. Was the "
+            r"sequence 3, field 'x': timesteps must be in 0..3, but 1..4 were requested. Use a "
             r"plan",
         ),
         ([3, -1, 2], r"sequence 3, field 'x': timesteps must be in 0..3, but -1..2 were requested"),
@@ -300,7 +300,7 @@ def test_a_field_or_axis_that_is_not_there_is_an_error_with_a_hint(store):
 def test_spans_of_another_shape_are_an_error(store):
     with pytest.raises(
         ConfigError,
-        match=r"`spans` must have shape \(n, 3\): sequence, start, stop, but have \(3,\)",
+        match=r"`spans` must have shape \(n, 3\), with columns .*, but has shape \(3,\)",
     ):
         store.read(np.array([0, 0, 0]), ["x"])
 

@@ -48,8 +48,8 @@ def test_a_missing_shard_is_an_error_that_names_it(root):
     size = (root / "part-00001.arrow").stat().st_size
     (root / "part-00001.arrow").unlink()
     text = (
-        rf"shard 1 \(\"part-00001.arrow\"\), bytes 0..{size}: is not there, but the "
-        r"manifest names it. Restore it, or write the store again\n  Verify: seqdata verify "
+        rf"shard 1 \(\"part-00001.arrow\"\), bytes 0..{size}: is missing. Restore it"
+        r", or write the store again\n  Verify: seqdata verify "
     )
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
@@ -58,9 +58,7 @@ def test_a_missing_shard_is_an_error_that_names_it(root):
 
 def test_a_missing_lengths_file_is_an_error(root):
     (root / "lengths-time.u32").unlink()
-    text = (
-        r"store lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 0..24: is not there, but"
-    )
+    text = r"store lengths of axis \"time\" \(\"lengths-time.u32\"\), bytes 0..24: is missing"
     with pytest.raises(MissingShardError, match=text) as caught:
         open_arrow(root)
     assert caught.value.details == {
@@ -91,7 +89,7 @@ def test_a_shard_in_the_place_of_another_is_an_error(tmp_path):
     content = (tmp_path / "part-00000.arrow").read_bytes()
     assert len(content) == (tmp_path / "part-00001.arrow").stat().st_size
     (tmp_path / "part-00001.arrow").write_bytes(content)
-    text = r"shard 1 .* must have a footer of digest \w{16}, but has \w{16}: it is another file"
+    text = r"shard 1 .* must have a footer with SHA-256 \w{16}…, but has one with \w{16}…: it is"
     with pytest.raises(CorruptShardError, match=text):
         open_arrow(tmp_path)
 

@@ -321,8 +321,8 @@ def test_what_holds_no_sequences_is_an_error(tmp_path, sequences, text):
             "column 'x': must not hold missing values, but holds one in row 1 inside its list",
         ),
         (
-            pa.array([["a"], ["b"]]),
-            "column 'x' must be numbers, text, bytes, or lists of numbers, but has type list",
+            pa.array([{"a": 1}, {"a": 2}]),
+            "column 'x' must be numbers, text, bytes, or lists of numbers, but has type struct",
         ),
     ],
 )

@@ -199,7 +199,7 @@ def test_an_error_of_the_users_keeps_whole_shards_and_says_so(begun):
         write_arrow(begun, stopping(numbers(14)), shard_bytes=320)
     assert caught.value.__notes__ == [
         "3 finished shards (12 sequences) are kept: the same call continues after them, or starts "
-        "again with `resume`=False"
+        "again with `resume=False`"
     ]
     with pytest.raises(
         IncompleteDatasetError, match=r"3 finished shards \(12 sequences\) are there"
@@ -302,7 +302,7 @@ def test_writing_may_begin_anew(begun):
         ),
         (
             {"axes": {"x": "t"}},
-            "`axes` must be None, as .* the same, or pass `resume`=False to start again",
+            "`axes` must be None, as .* the same, or pass `resume=False` to start again",
         ),
     ],
 )
@@ -328,7 +328,7 @@ def other(count, at, value=-1):
     [
         (other(14, 0), "sequence 0: must be the one that was written before the interruption, bu"),
         (other(14, 3), "sequence 3: must be the one that was written before the interruption, bu"),
-        (other(14, 4), "sequence 4: must be the one .* Pass the same .* or pass `resume`=False to"),
+        (other(14, 4), "sequence 4: must be the one .* Pass the same .* or pass `resume=False` to"),
         (numbers(14, 8), "sequence 0: must be the one that was written"),
         (
             [{"x": np.full(9, i, np.int32)} for i in range(14)],
@@ -355,7 +355,7 @@ def test_other_sequences_do_not_go_on(begun, sequences, text):
 def test_sequences_after_what_was_the_last_shard_do_not_go_on(tmp_path, monkeypatch):
     """The last shard is shorter than others; the same sequences end with it."""
     stop_in_commit(tmp_path / "store", numbers(6), monkeypatch)
-    text = "sequence 6: must not be there, but follows what was the last sequence before"
+    text = "sequence 6: must not exist, since the interrupted write ended before it"
     with pytest.raises(DecodeError, match=text):
         write_arrow(tmp_path / "store", numbers(7), shard_bytes=320)
     assert len(write_arrow(tmp_path / "store", numbers(6), shard_bytes=320)) == 6

@@ -161,7 +161,7 @@ def test_tables_below_links_are_found_once(tmp_path):
     assert open_store(tmp_path / "data").lengths.tolist() == [6, 5]
     (tmp_path / "data" / "latest").symlink_to("run1")
     with pytest.warns(
-        SeqDataWarning, match=r"left out: 1 link to what is read already \('latest'\)"
+        SeqDataWarning, match=r"skipped: 1 link to what is read already \('latest'\)"
     ):
         assert open_store(tmp_path / "data").lengths.tolist() == [6, 5]
 
@@ -174,7 +174,7 @@ def test_notes_of_other_programs_are_no_tables_and_others_are_counted(tmp_path):
     for name in ("a.csv", "b/c.csv", "._0.parquet"):
         write_table(tmp_path / name, 1)
     with pytest.warns(
-        SeqDataWarning, match=r"left out: 2 files of other suffixes \(2 \.csv\), 1 hid"
+        SeqDataWarning, match=r"skipped: 2 files of other suffixes \(2 \.csv\), 1 hid"
     ):
         assert len(open_store(tmp_path)) == 1
 
@@ -182,7 +182,10 @@ def test_notes_of_other_programs_are_no_tables_and_others_are_counted(tmp_path):
 def test_tables_of_several_splits_are_refused_and_open_one_by_one(tmp_path):
     for split, rows in (("train", 4), ("test", 2)):
         write_table(tmp_path / f"{split}-00000-of-00001.parquet", *[1] * rows)
-    with pytest.raises(ConfigError, match=r"but holds 2: test .* such as '.*/train\*'; for all"):
+    with pytest.raises(
+        ConfigError,
+        match=r"those of 2: test .* such as '.*/train\*', or pass `split='train'`; for all",
+    ):
         open_store(tmp_path)
     assert len(open_store(f"{tmp_path}/train*")) == 4
     assert len(open_store([f"{tmp_path}/train*", f"{tmp_path}/test*"])) == 6
@@ -262,7 +265,7 @@ def test_behind_a_url_the_rules_are_the_same(tmp_path, bucket):
     write_table(tmp_path / "data" / "more" / "0.parquet", 1)
     write_table(tmp_path / "data" / "a.csv", 1)
     text = (
-        r"data: left out: 1 file of other suffixes \(1 \.csv\), "
+        r"data: skipped: 1 file of other suffixes \(1 \.csv\), "
         r"1 hidden file \('\._part.2.parquet'\),"
         r" 1 folder below, as behind every URL \('more'\)"
     )
@@ -277,7 +280,7 @@ def test_splits_behind_a_url_are_refused(tmp_path, bucket):
         write_table(tmp_path / "folders" / split / "0.parquet", 1)
         write_table(tmp_path / "dict" / split / "0.parquet", 1)
     (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(ConfigError, match="must be the files of one split, but holds 2: test"):
+    with pytest.raises(ConfigError, match=r"must hold the files of one split, .* of 2: test"):
         open_store(bucket(tmp_path / "files"))
     text = (
         r"holds folders only. Folders below a URL are not searched: name one of its 2 \('test', 'tr"

@@ -43,10 +43,10 @@ WRITERS = {
 
 
 def test_files_without_a_list_column_are_refused(tmp_path):
-    pa.parquet.write_table(pa.table({"a": [1], "w": [["t"]]}), tmp_path / "a.parquet")
+    pa.parquet.write_table(pa.table({"a": [1], "w": [{"t": 1}]}), tmp_path / "a.parquet")
     with pytest.raises(
         DataError,
-        match=r"one column must hold lists of numbers, .*; left out: 'w' .*--group COLUMN",
+        match=r"one column must hold lists of numbers, .*; dropped: 'w' .*--group COLUMN",
     ):
         open_store(tmp_path / "a.parquet")
     pa.parquet.write_table(pa.table({"a": [[[1], [2, 3]]]}), tmp_path / "b.parquet")

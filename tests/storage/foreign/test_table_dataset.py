@@ -1,4 +1,4 @@
-"""Files of columns as a data set: axes, columns that are left out, and files that are unlike."""
+"""Files of columns as a dataset: axes, columns that are dropped, and files that are unlike."""
 
 import numpy as np
 import pyarrow as pa
@@ -48,11 +48,11 @@ def test_columns_that_cannot_be_fields_are_named_with_the_reason(tmp_path):
     nested = pa.list_(pa.list_(pa.int64()))
     _, left_out = tables(tmp_path, {
         "x": [[1], [2]], "uneven": [[[1], [1, 2]], []], "empty": pa.array([[[], []], [[]]], nested),
-        "when": pa.array([0, 1], pa.timestamp("us")), "__index_level_0__": [0, 1],
+        "when": pa.array([0, 1], pa.time64("us")), "__index_level_0__": [0, 1],
     })  # fmt: skip
     assert left_out == {
         "uneven": "1 to 2 numbers per timestep", "empty": "no numbers per timestep",
-        "when": "timestamp[us]", "__index_level_0__": "an unnamed index of pandas",
+        "when": "time64[us]", "__index_level_0__": "an unnamed index of pandas",
     }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_lists_without_any_timestep_are_a_field(tmp_path):
         (({"y": [1]},), "at least one column must hold lists of numbers"),
         (
             ({"e": pa.array([[[], []]], pa.list_(pa.list_(pa.int64())))},),
-            r"left out: 'e' \(no numbers per timestep\)",
+            r"dropped: 'e' \(no numbers per timestep\)",
         ),
         (({"x": pa.array([], pa.list_(pa.int64()))},), "must have at least one row, but has none"),
         (({"x": [[1]]}, {"x": [[1.5]]}), r"must be .*int64.* as in '0.parquet', but is .*double"),

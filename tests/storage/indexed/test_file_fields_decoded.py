@@ -54,6 +54,7 @@ def test_pieces_are_parts_of_decoded_values():
         (10, 0),
         (10, 1),
     ]  # file, number in it; the first is not decoded again
+    assert not any(piece.flags.writeable for piece in column)  # they are views of what is kept
     assert len(source.decode(3).values) == 4
     assert (source.texts, source.field.dtype) == (None, "int16")
 
@@ -96,12 +97,12 @@ def test_a_value_without_an_axis_is_one_timestep():
 @pytest.mark.parametrize("span", [(2, 0, 6), (2, -1, 1), (4, 0, 0), (-1, 0, 0)])
 def test_spans_that_do_not_exist_are_refused_before_anything_is_decoded(span):
     source, calls = make()
-    with pytest.raises(ConfigError, match="Was the plan made for other data"):
+    with pytest.raises(ConfigError, match="Use a plan that was made for this data"):
         source.column(spans([0, 0, 1], span))
     assert calls == []
 
 
 def test_a_field_needs_a_decoder():
     source, _ = make(decode=None)
-    with pytest.raises(DecodeError, match=r"must have a decoder, but has none\. Tell the author"):
+    with pytest.raises(DecodeError, match=r"must have a decoder, but has none\. Report it"):
         source.column(spans([0, 0, 1]))

@@ -86,7 +86,7 @@ class OfSchema(UserFormat):
     ("made", "advice"),
     [
         (UserFormat, "Open it with a format that leaves the field out"),
-        (OfSchema, "Leave the field out with `schema`={'y': None}"),
+        (OfSchema, "Leave the field out with `schema={'y': None}`"),
     ],
 )
 def test_a_missing_value_is_answered_with_what_the_format_takes(tmp_path, made, advice):

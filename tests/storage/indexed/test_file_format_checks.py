@@ -51,11 +51,11 @@ def test_valid_extents_pass():
         ({"ends": [4.0, 12.0]}, r"`begins` and `ends` must be integers"),
         ({"begins": [-2, 4]}, r"must begin at 0 or later, .*, but is '-2..4 of sequence 0"),
         ({"ends": [4, 3]}, r"end where they begin or later, but is '4..3 of sequence 1"),
-        ({"dtype": "bytes", "axis": None, "shape": (2,)}, "texts must have `axis`=None, no shape"),
+        ({"dtype": "bytes", "axis": None, "shape": (2,)}, "texts must have `axis=None`, no shape"),
         ({"shape": (0,)}, "`shape` must have at least one number, and less than 2 GiB"),
         ({"shape": (-1, -1)}, "`shape` must have at least one number, and less than 2 GiB"),
         ({"shape": (1 << 40,)}, "`shape` must have at least one number, and less than 2 GiB"),
-        ({"values": np.zeros(2)}, r"`values` must be \(2, \*shape\), of `axis`=None"),
+        ({"values": np.zeros(2)}, r"`values` must be \(2, \*shape\), of `axis=None`"),
         ({"axis": None, "values": np.zeros(3)}, r"`values` must be \(2, \*shape\)"),
         ({"axis": None, "values": np.zeros((2, 5))}, r"`values` must be \(2, \*shape\)"),
         (
@@ -119,7 +119,7 @@ def test_valid_extents_pass():
     ],
 )
 def test_what_cannot_be_is_named(changes, text):
-    with pytest.raises(PluginError, match=f"^Format.index.*{text}.*Tell its author"):
+    with pytest.raises(PluginError, match=f"^Format.index.*{text}.*Report it to"):
         check_extents(make(**changes), 2, 12, "Format.index('a'), field 'x'", PLACE)
 
 
@@ -145,7 +145,7 @@ def test_values_that_end_after_the_file_say_that_it_is_cut_off():
     assert str(caught.value) == (
         'data ("a.rec"), field "x", bytes 4..13: the values of its sequence 1 must end inside of '
         "the 12 bytes of the file, but end at 13: it is cut off. Restore it; if it is complete, "
-        "tell the author of its format"
+        "report it to the author of the format"
     )
     assert caught.value.details["expected"] == 13
 
@@ -162,7 +162,7 @@ def test_fields_and_ids_have_the_same_number_of_sequences():
 @pytest.mark.parametrize("begins", [None, 3, "ab", {1, 2}])
 def test_begins_that_cannot_be_counted_are_named(begins):
     text = r"^w, field 'x': `begins` must be an array of integers, one of each sequence, but is "
-    with pytest.raises(PluginError, match=f"{text}{begins!r}. Tell its author"):
+    with pytest.raises(PluginError, match=f"{text}{begins!r}. Report it to"):
         count_sequences(FileIndex({"x": Extents(begins, [4], "u1")}), "w")
     with pytest.raises(PluginError, match=r"`begins` must be an array, but cannot become one \(se"):
         count_sequences(FileIndex({"x": Extents([[1], [2, 3]], [4], "u1")}), "w")
@@ -177,7 +177,7 @@ def test_extents_that_are_no_array_are_named(name):
 
 @pytest.mark.parametrize("ids", [3, "ab", b"ab", iter("ab"), np.array("ab")])
 def test_ids_are_a_sequence_of_texts(ids):
-    text = r"^w: `ids` must be a sequence of texts, or None, but is .*\. Tell its author"
+    text = r"^w: `ids` must be a sequence of strings, or None, but is .*\. Report it to"
     with pytest.raises(PluginError, match=text):
         count_sequences(FileIndex({"x": make()}, ids), "w")
 
@@ -192,13 +192,13 @@ def test_fields_are_a_mapping(fields):
 
 @pytest.mark.parametrize("name", ["", "id", 3])
 def test_names_of_fields_are_texts_that_are_not_the_ids(name):
-    with pytest.raises(PluginError, match=rf"not empty and not 'id', but is {name!r}. Tell its"):
+    with pytest.raises(PluginError, match=rf"not empty and not 'id', but is {name!r}. Report"):
         count_sequences(FileIndex({"x": make(), name: make()}), "w")
 
 
 def test_a_format_needs_a_field_along_an_axis():
     check_has_axis(FileIndex({"x": make(axis=None), "y": make()}), "w")
-    text = "^w: at least one field must run along an axis, but x, y do not. Tell its author"
+    text = "^w: at least one field must run along an axis, but x, y do not. Report it to"
     with pytest.raises(PluginError, match=text):
         check_has_axis(FileIndex({"x": make(axis=None), "y": make(axis=None)}), "w")
 

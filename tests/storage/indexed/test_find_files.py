@@ -76,7 +76,7 @@ def test_folders_behind_links_are_found_once(tmp_path):
 def test_files_of_several_splits_are_refused(tmp_path):
     put(tmp_path, "train.recs", "val.recs", "test/0.recs")
     for location in (tmp_path, tmp_path / "**" / "*.recs"):
-        with pytest.raises(ConfigError, match="must be the files of one split, but holds 3: test"):
+        with pytest.raises(ConfigError, match=r"must hold the files of one split, .* of 3: test"):
             found(location)
     assert found(tmp_path / "{train,val}.recs") == ["train.recs", "val.recs"]
 

@@ -182,6 +182,13 @@ def test_numbered_sequences_need_no_more_memory_than_their_file():
         load(change([*GROUP, "numbered"], 1 << 61, index))
 
 
+def test_counts_of_files_need_no_more_memory_than_their_file():
+    index = make_index(bytes=1 << 50)
+    table = json.loads(dump(index)[HEAD:].partition(b"\n")[0])["groups"][0]["table"]
+    with pytest.raises(CorruptShardError, match="invalid table"):
+        load(change([*GROUP, "table", "counts"], table["bytes"], index))
+
+
 @pytest.mark.parametrize("header", [b"[" * 100_000, b"\xff", b"7", b"{}", b""])
 def test_a_text_that_is_not_an_index_is_a_damage(header):
     with pytest.raises(CorruptShardError, match=r"must be a valid index, but is invalid \("):

@@ -1,4 +1,4 @@
-"""The index of a data set: one file for all files, next to them or in the user's cache."""
+"""The index of a dataset: one file for all files, next to them or in the user's cache."""
 
 import hashlib
 import json

@@ -113,7 +113,7 @@ def test_files_of_this_machine_are_read_as_they_are(folder):
 
 
 def test_a_file_of_this_machine_is_not_read_by_ranges(folder):
-    with pytest.raises(ValueError, match="shard 0: must be read by ranges, but is on this machine"):
+    with pytest.raises(ValueError, match="shard 0: must be a remote file, but is on this machine"):
         make(folder).check(0)
 
 

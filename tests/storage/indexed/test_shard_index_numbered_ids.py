@@ -24,6 +24,6 @@ def test_their_bytes_are_their_texts_end_to_end():
 def test_a_sequence_outside_has_no_id(number):
     assert not IDS.is_readable(number)
     with pytest.raises(
-        ConfigError, match=rf"/d: the sequence must be in \[0, 5\), but is {number}"
+        ConfigError, match=rf"/d: the index of a sequence must be in \[0, 5\), but is {number}"
     ):
         IDS.take([number])

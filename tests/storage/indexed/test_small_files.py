@@ -61,7 +61,7 @@ def test_no_file_stays_open(folder):
 
 def test_requests_that_cannot_be_are_refused(folder):
     store = opened(folder)
-    with pytest.raises(ConfigError, match=r"the sequence must be in \[0, 6\), but is 6"):
+    with pytest.raises(ConfigError, match=r"the index of a sequence must be in \[0, 6\), but is 6"):
         store.read(np.array([[6, 0, 0]]), ["frames"])
     spans = np.array([[0, 0, 1], [3, 0, 99_999]])
     with pytest.raises(ConfigError, match=r": sequence 3, field 'frames': timesteps must be in 0"):

@@ -64,7 +64,7 @@ def test_suffixes_that_name_no_files_are_refused(suffixes):
         pass
 
     Other.suffixes = suffixes
-    with pytest.raises(PluginError, match="Other: `suffixes` must be a tuple of texts that begin"):
+    with pytest.raises(PluginError, match="Other: `suffixes` must be a tuple of strings"):
         UserFormat(Other())
 
 
@@ -128,7 +128,7 @@ def test_the_index_has_all_that_the_format_said():
         (
             Plain(FileIndex({"x": 3})),
             PluginError,
-            r"^Plain.index\('a.b'\), field 'x': must be an Extents, but is 3\. Tell its author",
+            r"^Plain.index\('a.b'\), field 'x': must be an Extents, but is 3\. Report it",
         ),
         (
             Plain(FileIndex({"x": Extents(0, 4, "u1")})),
@@ -236,7 +236,7 @@ def test_another_decoder_is_answered_with_how_to_name_it(decoder):
     extents = replace(WHOLE.fields["x"], decoder=decoder)
     text = (
         r"^Other.index\('a.b'\), field 'x': `decoder` must be a method of the format whose name "
-        r"begins with 'decode' or '_decode', but is .*\. Tell its author; a function becomes one "
+        r"begins with 'decode' or '_decode', but is .*\. Report it .*; a function becomes one "
         r"by `decode_x = staticmethod\(function\)` in the class"
     )
     with pytest.raises(PluginError, match=text):

@@ -152,3 +152,32 @@ def test_the_folder_may_be_removed_over_and_over_while_a_store_is_read(store_of_
         ended.set()
         remover.join(patient())
     assert len(rounds) > 1
+
+
+@pytest.mark.parametrize("problem", [FileNotFoundError, FileExistsError])
+def test_a_folder_that_is_removed_while_it_is_made_is_made_again(tmp_path, monkeypatch, problem):
+    write, tries = folder_module._write_marker, []
+
+    def fail_once(folder):
+        tries.append(folder)
+        if len(tries) == 1:
+            raise problem(errno.ENOENT, "gone")
+        write(folder)
+
+    monkeypatch.setattr(folder_module, "_write_marker", fail_once)
+    assert folder_module.prepare_folder(tmp_path / "cache").is_dir()
+    assert len(tries) == 2
+
+
+def test_a_lock_that_is_held_for_too_long_is_gone_without(tmp_path):
+    entered = threading.Event()
+
+    def enter():
+        with folder_module.cache_lock(tmp_path, timeout=0.0):
+            entered.set()
+
+    with folder_module.cache_lock(tmp_path, timeout=0.0):
+        thread = threading.Thread(target=enter, daemon=True)
+        thread.start()
+        assert entered.wait(patient())
+        thread.join(patient())

@@ -173,7 +173,7 @@ def test_a_footer_that_came_wrong_once_is_read_again(web, tmp_path):
     web[2].wrong = 1
     assert opened(web, tmp_path, "ranges").keys([3]) == ["utt-3"]
     web[2].wrong = 1000
-    with pytest.raises(CorruptShardError, match="must have a footer of digest"):
+    with pytest.raises(CorruptShardError, match="must have a footer with SHA-256"):
         opened(web, tmp_path, "ranges").keys([3])
 
 

@@ -29,6 +29,12 @@ def test_one_thing_is_done_by_whoever_asks():
     assert pool.map(abs, []) == []
 
 
+def test_the_threads_are_started_once():
+    pool = ForkSafeThreadPool(1)
+    first, second = (pool.submit(threading.current_thread).result(patient()) for _ in range(2))
+    assert first is second
+
+
 def test_no_more_threads_work_than_there_may_be():
     pool, both = ForkSafeThreadPool(2), threading.Barrier(2)
 

@@ -10,6 +10,7 @@ from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import (
     PACKAGES,
+    check_url,
     encode_url,
     identify_url,
     join_url,
@@ -31,6 +32,12 @@ URLS = {
     "https": "https://host/data",
     "memory": "memory://data",
 }
+
+
+@pytest.mark.parametrize("url", ["s3://a/b::memory://c", "ftp://host/a", "http://host/a::b"])
+def test_what_is_no_plain_url_of_a_known_scheme_is_refused(url):
+    with pytest.raises(ConfigError, match="must be a plain URL of"):
+        check_url(url)
 
 
 @pytest.mark.parametrize("scheme", PACKAGES)

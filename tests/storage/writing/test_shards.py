@@ -92,13 +92,13 @@ def test_those_that_are_left_are_packed_as_before(known):
         (ROWS[:4], (2,), "sequence 4: must be there"),
         (ROWS[:3], (2,), "sequence 3: must be there"),
         (ROWS[:2], (2,), "sequence 2: must be there"),
-        ([*ROWS, 9], (0, 1, 2, 3), "sequence 7: must not be there, but follows what was the last"),
+        ([*ROWS, 9], (0, 1, 2, 3), "sequence 7: must not exist, since the interrupted write ended"),
     ],
 )
 def test_other_sequences_than_those_that_were_written_are_named(rows, known, text):
     with pytest.raises(DecodeError, match=text) as caught:
         pack(rows, known)
-    assert "`resume`=False" in str(caught.value)
+    assert "`resume=False`" in str(caught.value)
     assert caught.value.details["sequence"] == int(str(caught.value).split()[1].strip(":"))
 
 

@@ -42,7 +42,7 @@ _LOG_WORDS = {
 }  # fmt: skip
 _PATIENCE = 60.0  # seconds that a process may take
 _ENOUGH = 64 << 20
-_CRAWL = 100_000  # bytes per second
+_CRAWL = 10_000  # bytes per second: a shard takes longer than the wait before the kill
 _MANY = 8  # sequences of a batch
 _MAPS = Path("/proc/self/maps")
 
@@ -302,7 +302,7 @@ def cases(target: FaultTarget, runs: int) -> list[FaultCase]:
     """Return the cases of the cache.
 
     Args:
-        target: Data set to serve.
+        target: Dataset to serve.
         runs: Number of drawn instants.
     """
     pairs = max(1, runs // 2)

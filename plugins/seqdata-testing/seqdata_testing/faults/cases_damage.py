@@ -122,7 +122,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of D1 to D9.
 
     Args:
-        target: Data set to damage.
+        target: Dataset to damage.
         quick: Whether only the cases that run at every change, which try little.
     """
     checked = bool(target.verified)
@@ -152,7 +152,7 @@ def mended_cases(
     """Return the cases of loaders that continue: bad sequences are replaced, or masked.
 
     Args:
-        target: Data set to damage.
+        target: Dataset to damage.
         specs: The damage that reaches sequences.
         quick: Whether each tries little.
     """

@@ -38,7 +38,7 @@ def cases(
     """Return the cases of R1 to R3.
 
     Args:
-        target: Data set to train on.
+        target: Dataset to train on.
         worlds: Number of ranks, and index of the one that fails.
         mapped: Whether its files are mapped where they lie; else a shard is looked at as a whole.
     """

@@ -60,7 +60,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of remote data.
 
     Args:
-        target: Data set to serve.
+        target: Dataset to serve.
         quick: Whether each tries little.
     """
     found = []

@@ -69,10 +69,10 @@ def _compare_saved(saved: SavedFile, root: Path, due: Any, happened: dict[str, i
 
 
 def reopen_replaced(target: FaultTarget, verify: str, workers: int | None) -> list[Outcome]:
-    """Open a data set, write other data to its place, and open it again as a worker or pickle does.
+    """Open a dataset, write other data to its place, and open it again as a worker or pickle does.
 
     Args:
-        target: The kind of data set.
+        target: The kind of dataset.
         verify: When checksums are looked at.
         workers: Processes of a loader that plays the opened store; None if it is unpickled.
     """

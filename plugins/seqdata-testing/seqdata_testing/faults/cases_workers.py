@@ -158,7 +158,7 @@ def end_and_resume(setup: WorkerSetup, number: int) -> list[Outcome]:
 
 
 def _write_dataset(target: FaultTarget) -> tuple[Path, list[dict[str, Any]]]:
-    """Write the data set into the present folder."""
+    """Write the dataset into the present folder."""
     root, sequences = Path("data").resolve(), target.dataset()
     target.write(root, sequences)
     return root, sequences
@@ -289,7 +289,7 @@ def cases(
     """Return the cases of W1 to W5, D10 and X1.
 
     Args:
-        target: Data set to play.
+        target: Dataset to play.
         methods: Start methods of workers; None: in every way that there is.
         mapped: Whether its files are mapped where they lie, and may be cut off then.
     """

@@ -34,7 +34,7 @@ def play_limited(
     """Open and play under one limit after the other.
 
     Args:
-        target: Data set to play.
+        target: Dataset to play.
         workers: Processes of the loader.
         limit: Sets it, and gives what undoes it.
         values: Values that it is set to.
@@ -57,7 +57,7 @@ def play_with_little_shared(target: FaultTarget, workers: int, size: int) -> lis
     """Play with a small /dev/shm.
 
     Args:
-        target: Data set to play.
+        target: Dataset to play.
         workers: Processes of the loader.
         size: Bytes of it.
     """
@@ -88,10 +88,10 @@ _ENOUGH = 64 << 20
 def stop_writer(target: FaultTarget, number: int, instants: int) -> list[Outcome]:
     """Stop a writer with a signal between two calls, at random points.
 
-    After each stop the data set is read, written again and compared.
+    After each stop the dataset is read, written again and compared.
 
     Args:
-        target: Data set to write.
+        target: Dataset to write.
         number: Number of the signal.
         instants: Number of points at which to stop.
     """
@@ -129,7 +129,7 @@ def lose_power(target: FaultTarget, instants: int) -> list[Outcome]:
     """Lose the power before each call of a writer, and at its end; read what may be left then.
 
     Args:
-        target: Data set to write.
+        target: Dataset to write.
         instants: Number of times that another writer resumes.
     """
     sequences = target.dataset()
@@ -181,7 +181,7 @@ def write_without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
     """Write until there is no room; read, make room, write again, and compare.
 
     Args:
-        target: Data set to write.
+        target: Dataset to write.
         disk: Whether a disk is full, or only a file as large as it may be.
     """
     sequences = target.dataset()
@@ -253,7 +253,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of V1 to V5 and X2.
 
     Args:
-        target: Data set to write.
+        target: Dataset to write.
         quick: Whether each tries little.
     """
     instants = _QUICK_INSTANTS if quick else INSTANTS

@@ -67,7 +67,7 @@ class FaultCase:
 
     Attributes:
         fault: Name of the fault in ``FAULTS``.
-        way: Data set, ``verify``, workers, …: what makes this case another than the rest.
+        way: Dataset, ``verify``, workers, …: what makes this case another than the rest.
         tries: Gives the outcomes; runs in a process of its own. None: cannot apply.
         reason: Why it cannot apply, or what is special.
         must: Requirement for every outcome.

@@ -68,10 +68,10 @@ class Endless:
 
 
 def play_endless(target: FaultTarget, mode: str) -> list[Outcome]:
-    """Play a data set whose shards never end.
+    """Play a dataset whose shards never end.
 
     Args:
-        target: Data set to play.
+        target: Dataset to play.
         mode: ``cache`` or ``ranges``.
     """
     fault = Endless(4 * _TAKEN)
@@ -106,10 +106,10 @@ class Bomb:
 
 
 def play_bomb(target: FaultTarget, mode: str) -> list[Outcome]:
-    """Play a data set whose shards unpack to very much.
+    """Play a dataset whose shards unpack to very much.
 
     Args:
-        target: Data set to play.
+        target: Dataset to play.
         mode: ``cache`` or ``ranges``.
     """
     fault = Bomb()
@@ -133,10 +133,10 @@ def _most_memory() -> int:
 
 
 def play_redirected(target: FaultTarget, mode: str) -> list[Outcome]:
-    """Play a data set whose server, which wants a cookie, sends every request on to another one.
+    """Play a dataset whose server, which wants a cookie, sends every request on to another one.
 
     Args:
-        target: Data set to play.
+        target: Dataset to play.
         mode: ``cache`` or ``ranges``.
     """
     root, sequences, open_it = Path("data").resolve(), target.dataset(), target.served

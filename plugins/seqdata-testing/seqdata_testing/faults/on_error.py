@@ -1,4 +1,4 @@
-"""Plays a data set with unreadable sequences under ``mask`` or ``replace``, and judges the result.
+"""Plays a dataset with unreadable sequences under ``mask`` or ``replace``, and judges the result.
 
 All that was planned must come, each row that is masked or replaced must be told with its place, and
 all others must be right.

@@ -25,7 +25,7 @@ SILENT = (WRONG, SHORT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Outcome of reading or playing a data set.
+    """Outcome of reading or playing a dataset.
 
     Attributes:
         what: ``whole`` (all that was planned came, and was right), ``mended`` (so it was but for

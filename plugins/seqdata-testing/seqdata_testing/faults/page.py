@@ -1,4 +1,4 @@
-"""Tables of faults for a page: the expected and the actual result of each, and what is left out."""
+"""Tables of faults for a page: the expected and the actual result of each, and what is omitted."""
 
 from __future__ import annotations
 

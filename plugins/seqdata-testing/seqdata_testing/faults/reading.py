@@ -1,4 +1,4 @@
-"""Reading and playing of data sets, with a record of the outcome.
+"""Reading and playing of datasets, with a record of the outcome.
 
 Every value is held against what it should be, and an end that comes early is noticed: those are the
 outcomes that nobody would see.

@@ -1,4 +1,4 @@
-"""Targets of faults: a kind of data set, how it is written and opened, and its files.
+"""Targets of faults: a kind of dataset, how it is written and opened, and its files.
 
 A plugin makes a ``FaultTarget`` of its own and names it: ``python -m seqdata_testing.faults
 --target MODULE:NAME``, or gives it to ``cases.cases_for``. All faults are tried on it.
@@ -46,7 +46,7 @@ class SavedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultTarget:
-    """A kind of data set.
+    """A kind of dataset.
 
     Attributes:
         name: For the matrix.

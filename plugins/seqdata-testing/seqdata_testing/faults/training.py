@@ -57,7 +57,7 @@ def train_on_damage(setup: Ranks) -> list[Outcome]:
     if setup.policy == "raise":
         return mark_differing(found, setup.struck)
     bad = _find_unreadable(setup, root, sequences)
-    # Empty sequences are left out.
+    # Empty sequences are dropped.
     due = [number for number, sequence in enumerate(sequences) if len(sequence["x"])]
     batches = [due[first : first + _BATCH] for first in range(0, len(due), _BATCH)]
     return [
@@ -93,7 +93,7 @@ def _check_rows(
     wrong = ""
     for step, (rows, must) in enumerate(zip_longest(trained, batches, fillvalue=())):
         if not must and not any(real for _, real in rows):
-            continue  # a dummy row, so that all ranks make as many steps
+            continue  # a padding row, so that all ranks make as many steps
         if not _is_dealt(setup.policy, rows, must, bad):
             wrong = wrong or f"step {step} has {rows}, but must be of {list(must)}"
     if wrong:
@@ -124,7 +124,7 @@ def _is_dealt(
 def train_until_error(setup: Ranks, act: Callable[[], None]) -> list[Outcome]:
     """Train until a transform of the struck rank raises, or ends its worker."""
     root, sequences = _write_dataset(setup)
-    due = [sequence for sequence in sequences if len(sequence["x"])]  # others are left out
+    due = [sequence for sequence in sequences if len(sequence["x"])]  # others are dropped
     at = due[(_STEP * setup.world + setup.struck) * _BATCH]
     trap = FaultTransform(act, "y", at["y"], NOTE.resolve())
     play = partial(_fit, setup, [root] * setup.world, trap, None)

@@ -1,4 +1,4 @@
-"""Tries damage on a data set: harm its files, open and read or play it, put them back."""
+"""Tries damage on a dataset: harm its files, open and read or play it, put them back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DamageRequest:
     """Request for damage.
 
     Attributes:
-        target: The kind of data set.
+        target: The kind of dataset.
         root: Folder of the data.
         names: The files that are to be harmed.
         random: Random generator.
@@ -64,7 +64,7 @@ DamageMaker = Callable[[DamageRequest], list[Damage]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadMode:
-    """Options of opening and reading a data set.
+    """Options of opening and reading a dataset.
 
     Attributes:
         verify: When checksums are looked at.
@@ -80,10 +80,10 @@ class ReadMode:
 def try_damages(
     target: FaultTarget, mode: ReadMode, harms: DamageMaker, count: int, part: str
 ) -> list[Outcome]:
-    """Try one act of damage after the other on a data set in the present folder.
+    """Try one act of damage after the other on a dataset in the present folder.
 
     Args:
-        target: Data set to damage.
+        target: Dataset to damage.
         mode: ReadMode it is opened and read.
         harms: Gives the damage.
         count: Number of tries.

@@ -1,6 +1,6 @@
 """Tries what happens to remote data: the network fails, the cache is full, raced for or left half.
 
-The data set is served by a web server of this process, whose answers can be made to fail.
+The dataset is served by a web server of this process, whose answers can be made to fail.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _ENOUGH = 64 << 20
 
 
 def served_target(target: FaultTarget, mode: str) -> FaultTarget:
-    """Return the same data sets behind a web server, each time with an empty cache."""
+    """Return the same datasets behind a web server, each time with an empty cache."""
     open_it = partial(_open_served, target, mode)
     return replace(target, name=f"{target.name} remote, {mode}", open=open_it)
 
 
 def open_url(target: FaultTarget, url: str, remote: Remote, verify: str = "first_read") -> Store:
-    """Open a data set that is served.
+    """Open a dataset that is served.
 
     Raises:
         ConfigError: If the target is local only.
@@ -78,7 +78,7 @@ def play_failing(
     """Play a remote store whose shards meet a fault of the network after it was opened.
 
     Args:
-        target: Data set to play.
+        target: Dataset to play.
         mode: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         fault: Function that makes the fault.
@@ -96,7 +96,7 @@ def play_replaced(target: FaultTarget, mode: str, workers: int, policy: OnError)
     """Play a remote store whose shards are replaced by others of their sizes whenever one is read.
 
     Args:
-        target: Data set to play.
+        target: Dataset to play.
         mode: ``cache`` or ``ranges``.
         workers: Processes of the loader.
         policy: The loader's ``on_error``.
@@ -116,10 +116,10 @@ def play_replaced(target: FaultTarget, mode: str, workers: int, policy: OnError)
 def open_served(
     target: FaultTarget, mode: str, *, passes: bool = True
 ) -> Iterator[tuple[list[dict[str, Any]], Path, network.Served, Store]]:
-    """Write a data set into the present folder, serve it and open it: what is small is here then.
+    """Write a dataset into the present folder, serve it and open it: what is small is here then.
 
     Args:
-        target: Data set to write.
+        target: Dataset to write.
         mode: ``cache`` or ``ranges``.
         passes: Whether reads are tried for long.
     """
@@ -133,7 +133,7 @@ def open_served(
 
 
 def write_dataset(target: FaultTarget) -> tuple[list[dict[str, Any]], Path]:
-    """Write the data set into the present folder."""
+    """Write the dataset into the present folder."""
     root, sequences = Path("data").resolve(), target.dataset()
     target.write(root, sequences)
     return sequences, root
@@ -143,7 +143,7 @@ def read_without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
     """Read through a cache that has no room on its disk; then through one that has.
 
     Args:
-        target: Data set to read.
+        target: Dataset to read.
         disk: Whether the disk is full, or only a file as large as it may be.
     """
     sequences, root = write_dataset(target)

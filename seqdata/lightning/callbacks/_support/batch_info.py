@@ -28,10 +28,10 @@ class BatchInfo:
     Attributes:
         epoch: Epoch of the plan.
         number: Index of the batch in the plan.
-        rows: Number of rows, including dummy rows.
+        rows: Number of rows, including padding rows.
         width: Timesteps of the longest row.
         tokens: Timesteps that count in the loss.
-        real: Timesteps of sequences, without dummy rows.
+        real: Timesteps of sequences, without padding rows.
         padded: Timesteps including padding.
         ids: int64 (rows,), indices of the sequences in the base store; on the CPU.
         parts: Name -> information about the batch of each part, if parts are zipped.

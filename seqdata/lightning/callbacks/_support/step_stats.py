@@ -36,7 +36,7 @@ class StepStats:
         seconds: Time from the end of one step to the end of the next, without validations.
         waited: Seconds that the Trainer waited for data, part of ``seconds``.
         tokens: Timesteps that count in the loss.
-        real: Timesteps of sequences, without dummy rows.
+        real: Timesteps of sequences, without padding rows.
         padded: Timesteps including padding, which determine time and memory.
         largest: Timesteps including padding of the largest batch.
         peak_bytes: Peak memory so far; 0 if it was not measured.
@@ -70,7 +70,7 @@ class StepStats:
 
     @property
     def padding_share(self) -> float:
-        """Part of the batches that is padding or dummy rows, from 0 to 1."""
+        """Part of the batches that is padding or padding rows, from 0 to 1."""
         return 1.0 - self.real / self.padded if self.padded else 0.0
 
     @property

@@ -72,4 +72,4 @@ def open_hdf5(location, *, verify=None):
 
 @hookimpl
 def seqdata_register_backends():
-    return {"hdf5-datasets": open_hdf5}
+    return {"hdf5_datasets": open_hdf5}

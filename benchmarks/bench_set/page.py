@@ -1,0 +1,281 @@
+"""The page: Markdown that MyST renders, with a chart and a table for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from bench_set import charts
+from bench_set.charts import say
+from bench_set.results import Results
+from bench_set.rows import OURS, Answer, Row
+
+FAULTS = ("faults.md", "../explanation/torture.md")  # beside the page, or as long as it is there
+SPEED = ("speed.md", "../explanation/speed.md")
+
+
+class Section(NamedTuple):
+    """How a question is shown.
+
+    Attributes:
+        title: Heading.
+        text: What is asked, and what is equal for all.
+        charted: Beginning of the settings that are drawn.
+        axis: Name of the axis of the chart.
+    """
+
+    title: str
+    text: str
+    charted: str
+    axis: str
+
+
+SECTIONS = {
+    "padding": Section(
+        "Padding, at equal mixing",
+        "Batches of 64 of each set of lengths, cut by each rule. Less padding is easy if nothing "
+        "is shuffled, so the table also says how often two sequences of a batch meet again in the "
+        "next epoch, as a multiple of random batches. The last row of a set is the best pool size, "
+        "of ten from 5 to 300 batches, that mixes at least as well as seqdata.",
+        "short tokens (S)", "% padding",
+    ),
+    "speed": Section(
+        "Batches per second",
+        "Batches of 64, padded, with lengths, from files in the page cache, drawn in a loop that "
+        "does nothing else. Everybody returns the same sequences in the same dtype; orders are "
+        "the loader's own.",
+        "", "µs per batch",
+    ),
+    "waiting": Section(
+        "Waiting, in the same Trainer",
+        "The same LSTM(32) under the same Lightning Trainer on one CPU thread, a step of a few "
+        "milliseconds, no worker. What is shown is the share of a step that the Trainer spends in "
+        "`next()`, by Lightning's own profiler. Bucketed where the loader offers it.",
+        "", "% of a step spent waiting",
+    ),
+    "windows": Section(
+        "Windows",
+        "256 windows of 96 + 24 timesteps of two float32 fields, cut at random places of 300 "
+        "series.",
+        "", "µs per batch",
+    ),
+    "first_batch": Section(
+        "First batch",
+        "A fresh process, from the end of `import torch` to the first batch, no worker.",
+        "", "ms",
+    ),
+    "resume": Section(
+        "Resume",
+        "From a saved state to the next batch, in a process that has imported the library, no "
+        "worker; the next three batches are compared with those of the run that was not stopped.",
+        "at 99 %", "ms",
+    ),
+    "memory": Section(
+        "Memory of a worker",
+        "Anonymous memory of all processes below the training process after 100 batches with one "
+        "worker. Pages that processes share are counted in equal parts, mapped files not at all.",
+        "", "MiB",
+    ),
+    "writing": Section(
+        "Writing",
+        "The same sequences in memory, written by each library's own writer, one process.",
+        "", "µs per sequence",
+    ),
+    "mixing": Section(
+        "Exactness of shares",
+        "100 datasets, weights from 10⁻⁴ to 1. What is shown is the most draws that any beginning "
+        "of the epoch is off its weights; seqdata draws batches, the others sequences.",
+        "", "most draws off the weights",
+    ),
+    "remote": Section(
+        "From S3, on the same machine",
+        "An epoch from an empty cache, through a small server of the S3 API on the loopback "
+        "interface, which shares the cores with the loaders. Bytes and requests are counted by the "
+        "server.",
+        "", "s for an epoch",
+    ),
+    "cold": Section(
+        "Cold files",
+        "Files are dropped from the page cache by `posix_fadvise`, then read until an epoch or a "
+        "few seconds are over. Each sequence is read once, as in data larger than memory. A "
+        "virtual disk may be cached by its host.",
+        "", "sequences per second",
+    ),
+    "planning": Section(
+        "Planning",
+        "A fresh process with the lengths in memory, to the first batch of an epoch of buckets.",
+        "", "s",
+    ),
+}  # fmt: skip
+
+README = ("short tokens, random, in process", "frames, random, in process")
+"""Settings of "speed" that the README shows."""
+
+REASONS = {
+    "padding": "the set that is missed has about a dozen batches and the heaviest tail of the ten; "
+    "seqdata adds noise to lengths before it cuts batches, which costs most where one long file "
+    "decides about a batch. It was not looked into further.",
+    "waiting": "where other work has the cores, as the loads above say, the thread that reads "
+    "ahead has no core of its own and waits as the step does. It was not looked into further.",
+}
+"""Question -> why an aim was missed, as far as it was looked into."""
+
+
+def write_page(results: Results, docs: Path) -> None:
+    """Write index.md and the charts beside it."""
+    pictures = docs / "pictures"
+    pictures.mkdir(exist_ok=True)
+    lines = list(_head(results))
+    for name, section in SECTIONS.items():
+        lines += _section(results, name, section, pictures)
+    speed = results.answers.get("speed")
+    if speed is not None and all(speed.find(setting, OURS) for setting in README):
+        charts.draw_for_readme(speed, pictures, list(README), SECTIONS["speed"].axis)
+    lines += _slower(results)
+    lines += _tail(results, docs)
+    (docs / "index.md").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _head(results: Results) -> Iterator[str]:
+    machine = results.machine
+    yield "# Benchmarks"
+    yield ""
+    yield (
+        "How seqdata compares with other loaders of sequences: the same data, the same batches, "
+        "one machine, one command. Each loader is used by an adapter of at most 60 lines in "
+        "`benchmarks/peers`, with the settings of its guide; if yours could do better, "
+        "that is the file to correct."
+    )
+    yield ""
+    if results.quick:
+        yield "**Made with `--quick`: small data, few rounds. For a look, not to be cited.**\n"
+    yield (
+        f"Measured {machine['date'][:16].replace('T', ' ')} UTC at commit {machine['commit']}: "
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['system']}; Python {machine['python']}, torch {machine['torch']}, NumPy "
+        f"{machine['numpy']}. Load average when it began: {machine['load'][0]}"
+        + _loads(results)
+        + ". A figure is the median of rounds in which the loaders took turns, with the least and "
+        "the most in brackets. Everything is in [results.json](results.json)."
+    )
+    yield ""
+    yield "| aim | found | |\n|---|---|---|"
+    for answer in results.answers.values():
+        for aim in answer.aims:
+            yield f"| {aim.text} | {aim.found} | {'met' if aim.is_met else '**missed**'} |"
+    yield ""
+
+
+def _loads(results: Results) -> str:
+    loads = [each["load_before"] for each in results.asked.values()]
+    loads += [each["load_after"] for each in results.asked.values()]
+    if not loads or max(loads) <= results.machine["cores"]:
+        return ""
+    return (
+        f"; during the run {min(loads)} to {max(loads)} on {results.machine['cores']} cores: "
+        "**other work ran beside it**, so ratios are worth more than times, and wide ranges little"
+    )
+
+
+def _section(results: Results, name: str, section: Section, pictures: Path) -> Iterator[str]:
+    yield f"## {section.title}\n"
+    yield section.text
+    yield ""
+    if name in results.failed:
+        yield f"Not measured in this run: {results.failed[name]}\n"
+    if name not in results.answers:
+        if name not in results.failed:
+            yield "Not measured in this run.\n"
+        return
+    answer = results.answers[name]
+    settings = list(dict.fromkeys(row.setting for row in answer.rows if row.values))
+    charted = [setting for setting in settings if setting.startswith(section.charted)]
+    if charted:
+        charts.draw(answer, pictures / f"{name}.svg", charted, section.axis)
+        yield f"![{section.title}: {section.axis}](pictures/{name}.svg)\n"
+    script = f"benchmarks/bench_set/{name}.py"
+    asked = results.asked[name]
+    yield (
+        f'Script: [`{script}`](../../{script}), `make bench BENCH="--only {name}"`. Load '
+        f"{asked['load_before']} to {asked['load_after']}, "
+        f"{asked['date'][:16].replace('T', ' ')}.\n"
+    )
+    yield from _table(answer, settings)
+    yield from (f"{note}\n" for note in answer.notes)
+    if name in REASONS and not all(aim.is_met for aim in answer.aims):
+        yield f"Why an aim is missed: {REASONS[name]}\n"
+    if answer.left_out:
+        reasons = "; ".join(f"{who} ({why})" for who, why in answer.left_out.items())
+        yield f"Left out: {reasons}.\n"
+
+
+def _table(answer: Answer, settings: list[str]) -> Iterator[str]:
+    ratios = "ratio (above 1: seqdata is better)"
+    yield f"| setting | loader | {answer.unit} | {ratios} | |"
+    yield "|---|---|--:|--:|---|"
+    for setting in settings:
+        rows = [row for row in answer.rows if row.setting == setting]
+        mine = answer.find(setting, OURS)
+        for row in rows:
+            cells = (setting, row.loader, _figures(row), _ratio(answer, row, mine), row.note)
+            yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _figures(row: Row) -> str:
+    if not row.values:
+        return ""
+    if len(row.values) == 1:
+        return say(row.median)
+    return f"{say(row.median)} [{say(min(row.values))}..{say(max(row.values))}]"
+
+
+def _ratio(answer: Answer, row: Row, mine: float | None) -> str:
+    if mine is None or not row.values or row.loader == OURS:
+        return ""
+    both = (mine, row.median) if answer.more_is_better else (row.median, mine)
+    return f"{say(both[0] / both[1])}x" if min(both) > 0 else ""
+
+
+def _slower(results: Results) -> Iterator[str]:
+    """List every setting in which somebody's median is better than ours."""
+    yield "## Where we are slower\n"
+    yield "Every setting above in which another loader's median is better than seqdata's.\n"
+    yield "| question | setting | better | theirs | ours |\n|---|---|---|--:|--:|"
+    for name, answer in results.answers.items():
+        for row in answer.rows:
+            mine = answer.find(row.setting, OURS)
+            if mine is None or not row.values or row.loader.startswith(OURS):
+                continue
+            if row.median > mine if answer.more_is_better else row.median < mine:
+                cells = (SECTIONS[name].title, row.setting, row.loader, say(row.median), say(mine))
+                yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _tail(results: Results, docs: Path) -> Iterator[str]:
+    yield "## Damage, and what comes of it\n"
+    yield "What each library does with a flipped bit, a missing shard or a dead worker is"
+    yield f"[a page of its own]({_first_there(docs, FAULTS)}).\n"
+    yield "## What each does not do\n"
+    yield "| loader | |\n|---|---|"
+    for title, lacks in results.lacks.items():
+        yield f"| {title} | {lacks} |"
+    yield ""
+    for module, why in {**results.not_installed, **results.left_out}.items():
+        yield f"Left out everywhere: {module} ({why}).\n"
+    versions = ", ".join(f"{name} {each}" for name, each in sorted(results.versions.items()))
+    yield f"Versions: {versions}.\n"
+    yield "## Run it\n"
+    yield "```sh no-run\nmake bench                          # everything, this page"
+    yield "make bench BENCH=--quick            # small data, in bench-quick/, under 3 minutes"
+    yield 'make bench BENCH="--only speed"     # one question; the rest of the page stays\n```\n'
+    speed = _first_there(docs, SPEED)
+    yield f"What to look at before you compare a loader of your own: [speed]({speed})."
+    if speed == SPEED[0]:
+        yield "\n```{toctree}\n:hidden:\n:titlesonly:\n\nspeed\nfaults\n```"
+
+
+def _first_there(docs: Path, pages: tuple[str, ...]) -> str:
+    return next((page for page in pages if (docs / page).exists()), pages[-1])

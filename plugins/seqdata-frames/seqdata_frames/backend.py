@@ -1,0 +1,154 @@
+"""The backend of tables with a row per timestep.
+
+Reads: the columns that group and order rows. Makes: a store.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata_frames.opening import Axes, Missing, Request, open_rows
+from seqdata_frames.scan import AUTO
+from seqdata_frames.sources import SpoolFolder, is_stream, is_table, open_tables, spool
+from seqdata_frames.store import FrameStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames:
+    """Tables with a row per timestep, in files, in memory or from a stream: a backend.
+
+    The rows of each value of a column are a sequence. Rows that lie in order are read in place, a
+    row group at a time; others are sorted once, out of memory, into a copy that is kept.
+
+    Attributes:
+        group: The column whose equal values make a sequence; None: ``open_store(group=)`` says it.
+        order: The column by which the rows of a group are sorted, such as the time; None: as
+            ``open_store(order=)`` says; without one, rows must be in order.
+        static: Columns of numbers that have one value per sequence; ``"auto"``: those that are
+            constant in each group and differ between groups. Strings that are constant always do.
+        freq: The step of a regular grid (``"h"``, ``"15min"``, ``"D"``; an integer for a column of
+            integers): timesteps without a row are NaN, and False in the field ``mask``.
+        cache_bytes: Maximum size of the decoded row groups that a process keeps.
+        sort_bytes: Memory of a sort.
+        cache_dir: Folder for the index and for what was sorted; None: ``seqdata-index`` next to
+            the data, else the user's cache.
+        progress: Whether to show a bar; None: on a terminal.
+
+    Examples:
+        >>> frames = Frames(group="series_id", order="timestamp", freq="h")
+        >>> open_store("sales.parquet", backend=frames)  # doctest: +SKIP
+    """
+
+    group: str | None = None
+    order: str | None = None
+    static: str | Sequence[str] = ()
+    freq: str | int | None = None
+    cache_bytes: int = 64 << 20
+    sort_bytes: int = 256 << 20
+    cache_dir: str | None = None
+    progress: bool | None = None
+
+    def __call__(
+        self,
+        location: Any,
+        *,
+        verify: str | None = None,
+        group: str | None = None,
+        order: str | None = None,
+        missing: Missing | None = None,
+        axes: Axes | None = None,
+    ) -> FrameStore:
+        """Open a table.
+
+        Args:
+            location: A path, glob or folder, or several; a pandas, Polars or Arrow table; a lazy
+                frame; or what gives Arrow batches (``__arrow_c_stream__``), which is read once.
+            verify: ``"first_read"``: compare the checksums of what is kept, once in a process;
+                None, ``"off"``: do not.
+            group: In place of the attribute.
+            order: In place of the attribute.
+            missing: The rule for missing values, as in ``open_store``; not ``"drop"``.
+            axes: Field -> axis; None: one value per sequence, which must be constant.
+
+        Raises:
+            ConfigError: If an argument is invalid, a column does not exist, or none has timesteps.
+            DataError: If a file is damaged, a value is missing, or rows are not in an order.
+            CacheError: If what must be kept cannot be written.
+        """
+        frames = replace(self, group=group or self.group, order=order or self.order)
+        request = frames._make_request(axes or {}, verify, missing)
+        spooled = None
+        if is_stream(location) and not is_table(location):
+            spooled = SpoolFolder(self.cache_dir)
+            location = spool(location, spooled.path)
+        location = _make_absolute(location)
+        tables = open_tables(location)
+        opened = open_rows(tables, request)
+        return FrameStore(
+            tables.location, tables.names, tables.fingerprint, opened.index, opened.columns,
+            version=None if spooled else tables.version, order=frames.order,
+            folder=None if spooled else tables.folder,
+            sorted_in=opened.sorted_in, reopen=(reopen, (frames, location, missing, axes, verify)),
+            is_copied_to_workers=tables.folder is None, spooled=spooled,
+        )  # fmt: skip
+
+    def _make_request(self, axes: Axes, verify: str | None, missing: Missing | None) -> Request:
+        """Return the checked options."""
+        if self.group is None:
+            raise ConfigError(
+                "frames: `group` must name the column whose equal values make a sequence, but is "
+                "None. Pass open_store(..., group=), or Frames(group=)"
+            )
+        if self.freq is not None and self.order is None:
+            raise ConfigError(
+                f"frames: `freq` must go with `order`, the column of the time, but is "
+                f"{self.freq!r} alone. Pass `order`, or leave it out"
+            )
+        if verify not in (None, "off", "first_read"):
+            raise ConfigError(
+                f"frames: `verify` must be 'first_read', 'off' or None, but is {verify!r}: only "
+                "what is kept of a table has checksums"
+            )
+        if isinstance(self.static, str) and self.static != AUTO:
+            raise ConfigError(
+                f"frames: `static` must be 'auto' or a list of columns, but is {self.static!r}. "
+                f"Pass [{self.static!r}]"
+            )
+        if missing == "drop":
+            raise ConfigError(
+                "frames: `missing` must be 'nan', 'error' or a number, but is 'drop': rows are "
+                "read where they lie. Drop them before, or leave `backend` out and pass the table"
+            )
+        static = AUTO if self.static == AUTO else tuple(self.static)
+        return Request(
+            group=self.group, order=self.order, missing=missing, axes=axes, static=static,
+            freq=self.freq, cache_bytes=self.cache_bytes, sort_bytes=self.sort_bytes,
+            cache_dir=self.cache_dir, progress=self.progress, verify=verify == "first_read",
+        )  # fmt: skip
+
+
+def reopen(
+    frames: Frames,
+    location: Any,
+    missing: Missing | None,
+    axes: Axes | None,
+    verify: str | None,
+) -> FrameStore:
+    """Return a store in another process, without the warnings that were given already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeqDataWarning)
+        return frames(location, missing=missing, axes=axes, verify=verify)
+
+
+def _make_absolute(location: Any) -> Any:
+    """Return paths that a process in another folder finds; anything else as it is."""
+    if isinstance(location, list | tuple):
+        return [_make_absolute(each) for each in location]
+    if not isinstance(location, str | os.PathLike) or "://" in os.fspath(location):
+        return location
+    return os.path.abspath(location)

@@ -1,0 +1,193 @@
+"""The files kept of a table: its index, rows that were sorted, and decoded row groups.
+
+It lies in ``seqdata-index`` next to the data, or in a cache folder, in a folder whose name has the
+version of the files and the options; what is of an older version is removed. A folder appears when
+it is complete; one process makes it, others wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import CacheError, SeqDataWarning
+
+INDEX = "index.npz"
+_VERSION = 1
+_WAIT_SECONDS = 24 * 3600
+_POLL_SECONDS = 0.2
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Kept:
+    """The place of what is kept of one table, opened with some options.
+
+    Args:
+        folder: The folder of the data; None: it is in memory.
+        cache_dir: A folder in place of that; None: next to the data, else in the user's cache.
+        source: What identifies table and options, whatever the version.
+        version: The version of the files.
+    """
+
+    def __init__(
+        self, folder: Path | None, cache_dir: str | None, source: str, version: str
+    ) -> None:
+        name = hashlib.sha256(f"{_VERSION}\n{source}".encode()).hexdigest()[:12]
+        self._prefix = f"frames-{name}-"
+        self._name = f"{self._prefix}{version[:16]}"
+        self._parents = _list_parents(folder, cache_dir)
+
+    def find(self) -> Path | None:
+        """Return the complete folder, if there is one."""
+        for parent in self._parents:
+            if (parent / self._name / INDEX).is_file():
+                return parent / self._name
+        return None
+
+    @contextmanager
+    def make(self) -> Iterator[tuple[Path, Path | None]]:
+        """Yield an empty folder to fill, and the complete one if another process has made it.
+
+        The folder gets its name once the caller is done. Folders of other versions, and those that
+        stopped processes left, are removed.
+
+        Raises:
+            CacheError: If no folder can be written, or another process holds it for a day.
+        """
+        parent = self._find_writable()
+        with _lock(parent / f"{self._prefix}lock"):
+            for old in parent.glob(f"{self._prefix}*"):
+                if old.is_dir() and old.name != self._name:
+                    shutil.rmtree(old, ignore_errors=True)
+            made = self.find()
+            partial = parent / f"{self._name}.{uuid.uuid4().hex}.new"
+            if made is None:
+                partial.mkdir()
+            try:
+                yield partial, made
+                if made is None:
+                    os.replace(partial, parent / self._name)
+                    _sync(parent)
+            except OSError as error:
+                raise CacheError(
+                    f"frames: {parent} must have room for what is kept of the table, but cannot "
+                    f"be written ({error}). Free space, or pass Frames(cache_dir=)"
+                ) from error
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+
+    @property
+    def path(self) -> Path:
+        """Path of the complete folder, once it is made."""
+        found = self.find()
+        if found is None:
+            raise CacheError(
+                f"frames: {self._name} must be there, but was removed. Open the table again"
+            )
+        return found
+
+    def _find_writable(self) -> Path:
+        reason: OSError | None = None
+        for parent in self._parents:
+            try:
+                parent.mkdir(parents=True, exist_ok=True)
+                probe = parent / f"{self._prefix}{uuid.uuid4().hex}.probe"
+                probe.touch()
+                probe.unlink()
+            except OSError as error:
+                reason = error
+                continue
+            return parent
+        raise CacheError(
+            f"frames: a folder must be writable to keep the index of the table, but none of "
+            f"{', '.join(map(str, self._parents))} is ({reason}). Pass Frames(cache_dir=), or set "
+            "SEQDATA_CACHE"
+        )
+
+
+def save_arrays(path: Path, info: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write the index of a folder."""
+    packed = np.frombuffer(json.dumps(info).encode(), dtype=np.uint8)
+    with open(path / INDEX, "wb") as file:
+        named: dict[str, Any] = {"info": packed, **arrays}
+        np.savez(file, **named)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+    """Return the index of a folder; None, with a warning, if it is damaged."""
+    try:
+        with open(path / INDEX, "rb") as file, np.load(file, allow_pickle=False) as loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
+        return json.loads(arrays.pop("info").tobytes()), arrays
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        warnings.warn(
+            f"frames: {path / INDEX} is damaged ({error}); it is made again",
+            SeqDataWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def _list_parents(folder: Path | None, cache_dir: str | None) -> list[Path]:
+    if cache_dir is not None:
+        return [Path(cache_dir).absolute()]
+    user = Path(os.environ.get("SEQDATA_CACHE") or "~/.cache/seqdata").expanduser() / "frames"
+    return [user] if folder is None else [folder / "seqdata-index", user]
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a lock, which ends with this process.
+
+    Raises:
+        CacheError: If another process holds it for a day.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _wait_for(lambda: _try_lock(descriptor), path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for(is_done: Callable[[], bool], path: Path) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise CacheError(
+                f"frames: {path} must be free, but another process holds it for a day. Stop it"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

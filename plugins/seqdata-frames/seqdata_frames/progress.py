@@ -1,0 +1,34 @@
+"""A bar for what takes minutes, and a line that says what was done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+def is_shown(progress: bool | None) -> bool:
+    """Return whether something is shown: as asked, or on a terminal."""
+    return sys.stderr.isatty() if progress is None else progress
+
+
+@contextmanager
+def show_bar(
+    progress: bool | None, description: str, total: int
+) -> Iterator[Callable[[int], None] | None]:
+    """Show a bar on standard error; yield what is called with the rows that are done."""
+    if not is_shown(progress):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def say(progress: bool | None, text: str) -> None:
+    """Write a line to standard error."""
+    if is_shown(progress):
+        sys.stderr.write(f"{text}\n")

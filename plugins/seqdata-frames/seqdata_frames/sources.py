@@ -1,0 +1,140 @@
+"""Whatever holds a table with a row per timestep, as tables that are read by units.
+
+Files are read as they lie, tables in memory too; a stream of batches is read once, into a file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seqdata.backends.files import RowTables
+from seqdata.errors import ConfigError, DecodeError
+
+if TYPE_CHECKING:
+    pass
+
+_TABLES = (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table"),
+           ("pyarrow", "RecordBatch"))  # fmt: skip
+_PLAIN_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}  # change no row
+
+
+def is_location(data: Any) -> bool:
+    """Return whether data is a path, or a list of paths."""
+    if isinstance(data, list | tuple):
+        return bool(data) and all(isinstance(item, str | os.PathLike) for item in data)
+    return isinstance(data, str | os.PathLike)
+
+
+def is_table(data: Any) -> bool:
+    """Return whether data is a table in memory, by the name of its type: nothing is imported."""
+    return any(
+        (base.__module__.partition(".")[0], base.__name__) in _TABLES for base in type(data).__mro__
+    )
+
+
+def is_stream(data: Any) -> bool:
+    """Return whether data is a lazy frame of Polars, or gives Arrow batches."""
+    return _is_lazy(data) or hasattr(data, "__arrow_c_stream__")
+
+
+def open_tables(data: Any) -> RowTables:
+    """Return the tables of a path, paths, or a table in memory.
+
+    Raises:
+        ConfigError: If it is none of these.
+        DataError: If a file is damaged.
+    """
+    if is_location(data):
+        locations = list(data) if isinstance(data, list | tuple) else [data]
+        return RowTables.open([part for each in locations for part in _list_parts(each)])
+    if is_table(data):
+        return RowTables.from_table(data)
+    raise ConfigError(
+        "frames: the data must be the path of a table, a pandas, Polars or Arrow table, a lazy "
+        f"frame or a stream of Arrow batches, but is a {type(data).__name__}. Pass one of these"
+    )
+
+
+class SpoolFolder:
+    """A folder for a stream, which is removed with this object by the process that made it."""
+
+    def __init__(self, cache_dir: str | None) -> None:
+        if cache_dir is not None:
+            Path(cache_dir).mkdir(parents=True, exist_ok=True)
+        self.path = Path(tempfile.mkdtemp(prefix="seqdata-frames-", dir=cache_dir))
+        weakref.finalize(self, _remove, self.path, os.getpid())
+
+
+def spool(data: Any, folder: Path) -> Path:
+    """Write a stream to a file, batch by batch, and return its path.
+
+    Raises:
+        DecodeError: If the stream breaks off.
+    """
+    path = folder / "stream.arrow"
+    if _is_lazy(data):
+        data.sink_ipc(path, compression="uncompressed")
+        return path
+    import pyarrow as pa
+
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+        with pa.ipc.new_file(path, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DecodeError.at(
+            f"frames: the stream must give all its batches, but breaks off ({reason}). Run the "
+            "query again",
+        ) from error
+    return path
+
+
+def _remove(path: Path, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_lazy(data: Any) -> bool:
+    return any(
+        base.__name__ == "LazyFrame" and base.__module__.partition(".")[0] == "polars"
+        for base in type(data).__mro__
+    )
+
+
+def _list_parts(location: str | os.PathLike[str]) -> Sequence[str | os.PathLike[str]]:
+    """Return the files of a Delta table, or the location itself."""
+    path = Path(os.fspath(location).removeprefix("file://"))
+    if not (path / "_delta_log").is_dir():
+        return [location]
+    try:
+        from deltalake import DeltaTable
+    except ImportError as error:
+        raise ConfigError(
+            f"frames: {path} is a Delta table, which needs deltalake; pip install "
+            "'seqdata-frames[delta]'"
+        ) from error
+    table = DeltaTable(str(path))
+    protocol, partitions = table.protocol(), table.metadata().partition_columns
+    features = {str(feature) for feature in protocol.reader_features or ()}
+    is_plain = protocol.min_reader_version == 1 or (
+        protocol.min_reader_version == 3 and features <= _PLAIN_FEATURES
+    )
+    if not is_plain or partitions:
+        why = f"has the partitions {', '.join(partitions)}"
+        if not is_plain:
+            needs = ", ".join(sorted(features - _PLAIN_FEATURES)) or protocol.min_reader_version
+            why = f"needs of its readers: {needs}"
+        raise ConfigError(
+            f"frames: {path} must be a Delta table whose files hold its rows as they are, but "
+            f"{why}. Pass its rows as a stream: DeltaTable(path).to_pyarrow_dataset().scanner()"
+            ".to_reader()"
+        )
+    return [uri.removeprefix("file://") for uri in table.file_uris()]

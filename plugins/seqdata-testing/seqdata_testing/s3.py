@@ -1,0 +1,93 @@
+"""A server of the S3 API on this machine (moto's), for tests of data behind URLs."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqdata.storage.remote.options import Remote
+from seqdata_testing import ConformanceError
+
+_KEYS = {"key": "testing", "secret": "testing"}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A server that runs.
+
+    Attributes:
+        host: Its address.
+        port: Its port.
+    """
+
+    host: str
+    port: int
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Options of fsspec's file system."""
+        return {**_KEYS, "endpoint_url": f"http://{self.host}:{self.port}"}
+
+    def remote(self, cache_dir: Path, **options: Any) -> Remote:
+        """Return how URLs of the server are read."""
+        return Remote(cache_dir=cache_dir, storage_options=self.storage_options, **options)
+
+    def upload(self, folder: Path) -> str:
+        """Copy a folder into a bucket of its own, and return its URL."""
+        import fsspec
+
+        system = fsspec.filesystem("s3", **self.storage_options)
+        bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+        system.mkdir(bucket)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                system.pipe_file(f"{bucket}/{path.relative_to(folder)}", path.read_bytes())
+        return f"s3://{bucket}"
+
+
+@contextmanager
+def serve_s3() -> Iterator[S3Server]:
+    """Run a server on a free port of this machine.
+
+    Examples:
+        >>> with serve_s3() as server:  # doctest: +SKIP
+        ...     url = server.upload(tmp_path / "data")
+        ...     store = open_store(url, remote=server.remote(tmp_path / "cache"))
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from moto.server import ThreadedMotoServer
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        yield S3Server(*server.get_host_and_port())
+    finally:
+        server.stop()
+
+
+def check_equal_batches(found: Any, expected: Any) -> None:
+    """Raise if two loaders do not give the same batches, bit by bit.
+
+    Raises:
+        ConformanceError: If so.
+    """
+    count = 0
+    for one, other in zip(found, expected, strict=True):
+        if list(one.keys()) != list(other.keys()):
+            raise ConformanceError(f"batch {count} has {list(one)}, but must have {list(other)}")
+        for name in one:
+            left, right = (np.asarray(batch[name]) for batch in (one, other))
+            if left.dtype != right.dtype or left.tobytes() != right.tobytes():
+                raise ConformanceError(f"batch {count}: {name!r} is not that of the local files")
+        count += 1
+    if not count:
+        raise ConformanceError("there must be at least one batch, but there is none")

@@ -1,0 +1,272 @@
+"""The files of a corpus, and its parts: pieces of files, the same whatever reads them.
+
+A part is what one process tokenizes at a time. Where parts begin depends on the files alone, so
+that tokens do not depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from seqdata.backends import DataLocation
+from seqdata.backends.files import (
+    find_compression,
+    find_files,
+    find_tables,
+    open_decompressed,
+    refuse_repeated,
+    strip_compression,
+    warn_left_out,
+)
+from seqdata.errors import ConfigError, DataError, must_be
+from seqdata_text.tables import count_batches
+
+KINDS = {
+    "text": (".txt", ".text"),
+    "jsonl": (".jsonl", ".ndjson", ".jsonlines"),
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".feather", ".ipc"),
+}
+"""Kind of files -> their suffixes; those of text and JSON lines may be compressed."""
+_COMPRESSED_KINDS = ("text", "jsonl")
+_OTHER_COMPRESSIONS = (".lz4", ".z", ".br", ".lzma", ".zip", ".7z")
+_EXPANSION = 4  # of compressed text, about, for the size of parts
+PART_BYTES = 32 << 20
+"""Bytes of a part of a small corpus; a large one has at most ``_MOST_PARTS`` parts."""
+_MOST_PARTS = 2048
+_THREADS = 4
+_READ_BYTES = 1 << 20
+
+
+class Piece(NamedTuple):
+    """A piece of a file.
+
+    Attributes:
+        name: The path of the file below the root.
+        start: The first byte, decompressed; of a table the first row group or record batch.
+        stop: One past the last.
+        first: Number of the first line, from 1; of a table of the first row, from 0.
+        size: Bytes.
+    """
+
+    name: str
+    start: int
+    stop: int
+    first: int
+    size: int
+
+
+class FileState(NamedTuple):
+    """A file by its name, size in bytes and time of modification in nanoseconds."""
+
+    name: str
+    size: int
+    time: int
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The files of a corpus.
+
+    Attributes:
+        root: The folder that names count from.
+        kind: ``text``, ``jsonl``, ``parquet`` or ``arrow``.
+        names: Paths of the files below the root, in natural order.
+    """
+
+    root: Path
+    kind: str
+    names: Sequence[str]
+
+    def stat(self) -> list[FileState]:
+        """Return the state of each file.
+
+        Raises:
+            DataError: If one is gone.
+        """
+        states = []
+        for name in self.names:
+            try:
+                status = os.stat(self.root / name)
+            except OSError as error:
+                raise _make_read_error(self.root, name, error) from error
+            states.append(FileState(name, status.st_size, status.st_mtime_ns))
+        return states
+
+
+def find_corpus(location: str, kind: str | None) -> Corpus:
+    """Return the files of a corpus: a file, a folder, a glob, or several of these.
+
+    Args:
+        location: Paths of this machine.
+        kind: The kind of all files, whatever their suffixes; None: by their suffixes.
+
+    Raises:
+        ConfigError: If there are none, or they are of several kinds or splits.
+        DataError: If files of a saved dataset are missing.
+    """
+    if "://" in location.removeprefix("file://"):
+        needed, remedy = "on this machine", "Copy the corpus, or tokenize it where it is"
+        raise ConfigError(must_be(f"corpus {location!r}", needed, "a URL", remedy))
+    suffixes = tuple(ending for each in KINDS.values() for ending in each)
+    found = find_files(location, lambda name: kind is not None or _find_kind(name) is not None)
+    refuse_repeated(f"corpus {location!r}", found.names)
+    kinds = {} if kind is not None else {_find_kind(name): name for name in reversed(found.names)}
+    if len(kinds) > 1:
+        shown = ", ".join(f"{each} ({name!r})" for each, name in sorted(kinds.items(), key=str))
+        remedy = f"Name one kind by a glob, such as '*{KINDS['jsonl'][0]}', or pass `format`"
+        raise ConfigError(must_be(f"corpus {location!r}", "of one kind", shown, remedy))
+    kind = kind or next(iter(kinds), None)
+    if kind is None:
+        _refuse_compressed(location, found.names or found.others)
+    if not found.names:
+        remedy = "Check the path, or pass `format='text'` for files of other suffixes"
+        needed = f"at least one file that ends with {', '.join(suffixes)}"
+        raise ConfigError(f"corpus {location!r}: must hold {needed}, but holds none. {remedy}")
+    if kind is None:
+        ending = Path(found.names[0]).suffix or "none"
+        raise ConfigError(
+            f"corpus {location!r}: must have a suffix of {', '.join(suffixes)}, but has {ending}. "
+            "Pass `format`: text, jsonl, parquet or arrow"
+        )
+    if kind in ("parquet", "arrow") and kinds:
+        found = find_tables(location)
+    warn_left_out([found], stacklevel=6)
+    return Corpus(found.root, kind, list(found.names))
+
+
+def _find_kind(name: str) -> str | None:
+    for kind, suffixes in KINDS.items():
+        plain = strip_compression(name) if kind in _COMPRESSED_KINDS else name
+        if plain.lower().endswith(suffixes):
+            return kind
+    return None
+
+
+def _refuse_compressed(location: str, names: Sequence[str]) -> None:
+    """Raise if a file of a corpus is compressed in a way that is not read.
+
+    Raises:
+        ConfigError: If so.
+    """
+    suffixes = tuple(ending for each in KINDS.values() for ending in each)
+    for name in names:
+        plain, ending = os.path.splitext(name.lower())
+        if ending in _OTHER_COMPRESSIONS and plain.endswith(suffixes):
+            raise ConfigError(
+                f"corpus {location!r}: must be compressed as .gz, .bz2, .xz or .zst, if at all, but"
+                f" {name!r} is as {ending}. Compress it again, or decompress it"
+            )
+        if find_compression(name) and plain.endswith(KINDS["parquet"] + KINDS["arrow"]):
+            raise ConfigError(
+                f"corpus {location!r}: must have Parquet and Arrow files that are not compressed "
+                f"as a whole, but {name!r} is. Decompress it"
+            )
+
+
+def choose_part_bytes(states: Sequence[FileState], part_bytes: int = PART_BYTES) -> int:
+    """Return the size of parts, in bytes, by the size of all files."""
+    size = sum(state.size * (_EXPANSION if find_compression(state.name) else 1) for state in states)
+    return max(part_bytes, size // _MOST_PARTS)
+
+
+def split_corpus(
+    corpus: Corpus, document: str, text: str, part_bytes: int
+) -> tuple[list[tuple[Piece, ...]], list[str]]:
+    """Return the parts of a corpus, and the digest of each file; reads all of it once.
+
+    Args:
+        corpus: The files.
+        document: ``line``: a part may end after any line; ``file``: after a file only.
+        text: The column of text, for the size of a table's pieces.
+        part_bytes: The size of a part, in bytes.
+
+    Raises:
+        DataError: If a file cannot be read.
+    """
+    split = _SPLITTERS[corpus.kind if corpus.kind != "text" or document == "line" else "file"]
+    cut = partial(_split_file, corpus.root, split, text, part_bytes)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        results = list(pool.map(cut, corpus.names))
+    parts: list[tuple[Piece, ...]] = []
+    pending: list[Piece] = []
+    for pieces, _ in results:
+        for piece in pieces:
+            pending.append(piece)
+            if sum(each.size for each in pending) >= part_bytes:
+                parts.append(tuple(pending))
+                pending = []
+    if pending:
+        parts.append(tuple(pending))
+    return parts, [digest for _, digest in results]
+
+
+_Split = Callable[[Path, str, str, int], Iterator[Piece]]
+
+
+def _split_file(
+    root: Path, split: _Split, text: str, part_bytes: int, name: str
+) -> tuple[list[Piece], str]:
+    """Return the pieces of a file, and its digest."""
+    try:
+        pieces = list(split(root, name, text, part_bytes))
+        with (root / name).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _make_read_error(root, name, error) from error
+    return pieces, digest
+
+
+def _split_lines(root: Path, name: str, text: str, part_bytes: int) -> Iterator[Piece]:
+    del text
+    start, line = 0, 1
+    with open_decompressed(root / name) as file:
+        while content := file.read(part_bytes):
+            content += file.readline()
+            yield Piece(name, start, start + len(content), line, len(content))
+            start += len(content)
+            line += content.count(b"\n")
+
+
+def _split_nothing(root: Path, name: str, text: str, part_bytes: int) -> Iterator[Piece]:
+    del text, part_bytes
+    size = (root / name).stat().st_size
+    if find_compression(name):
+        with open_decompressed(root / name) as file:
+            size = sum(map(len, iter(partial(file.read, _READ_BYTES), b"")))
+    yield Piece(name, 0, size, 1, size)
+
+
+def _split_table(kind: str, root: Path, name: str, text: str, part_bytes: int) -> Iterator[Piece]:
+    start = row = size = rows = 0
+    stop = -1
+    for stop, (count, bytes_) in enumerate(count_batches(root, name, kind, text)):
+        rows, size = rows + count, size + bytes_
+        if size >= part_bytes:
+            yield Piece(name, start, stop + 1, row, size)
+            start, row, rows, size = stop + 1, row + rows, 0, 0
+    if stop >= start:
+        yield Piece(name, start, stop + 1, row, size)
+
+
+_SPLITTERS: dict[str, _Split] = {
+    "text": _split_lines,
+    "jsonl": _split_lines,
+    "file": _split_nothing,
+    "parquet": partial(_split_table, "parquet"),
+    "arrow": partial(_split_table, "arrow"),
+}
+
+
+def _make_read_error(root: Path, name: str, error: OSError) -> DataError:
+    reason = error.strerror or str(error)
+    return DataLocation(dataset=str(root), file=name).make_error(
+        DataError, f"must be readable, but is not ({reason}). Check the file and its permissions"
+    )

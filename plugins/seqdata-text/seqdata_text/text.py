@@ -1,0 +1,533 @@
+"""Text corpora as token stores: ``Text``, a configured backend, and ``tokenize``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata import SequenceStore, open_store, write_store
+from seqdata.backends import DataLocation
+from seqdata.backends.files import cache_folder
+from seqdata.errors import ConfigError, DataError, DecodeError, SeqDataWarning, must_be
+from seqdata_text.corpus import (
+    PART_BYTES,
+    Corpus,
+    FileState,
+    Piece,
+    choose_part_bytes,
+    find_corpus,
+    split_corpus,
+)
+from seqdata_text.documents import Columns, Document, read_documents
+from seqdata_text.processes import Processes, choose_workers, count_processors, hold
+from seqdata_text.record import (
+    PENDING,
+    RECORD,
+    Record,
+    name_copy,
+    read_record,
+    write_file,
+    write_record,
+)
+from seqdata_text.tokenizer import Tokenizer, load_saved, load_tokenizer, make_chars
+
+FIELD = "tokens"
+_MANIFEST = "seqdata.json"
+_INDEX_FOLDER = "seqdata-index"
+_FORMATS = (None, "text", "jsonl", "parquet", "arrow")
+_DOCUMENTS = ("file", "line")
+_BATCH_CHARACTERS = 1 << 20
+_BATCH_DOCUMENTS = 4096
+_CHARS = "chars"
+
+Progress = bool | Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True)
+class Text:
+    """A corpus of texts as a store of tokens: a backend. Each document is a sequence.
+
+    The corpus is tokenized when it is opened first, and its tokens are kept next to it, in
+    ``seqdata-index``, or in the user's cache. Later openings find them. Where the tokenizer or the
+    corpus changed, it is tokenized again, with a warning that says what changed.
+
+    Args:
+        tokenizer: What ``load_tokenizer`` takes; also ``"chars"``: the characters of the corpus.
+        text: Column of the text, in JSON lines and tables.
+        id: Column of ids, strings or integers; None: the file and line (from 1), or row (from 0).
+        fields: A list of further columns that become fields of a sequence: numbers or strings.
+        document: What a document is in a plain text: the ``"file"``, or each ``"line"`` that is
+            not empty.
+        format: ``text``, ``jsonl``, ``parquet`` or ``arrow``; None: by the suffixes of files.
+        eos: Whether a document ends with the tokenizer's end-of-sequence token; or the token, or
+            its id.
+        bos: The same for its beginning.
+        num_workers: Number of processes that tokenize; 0: this one; None: one for each processor.
+            Tokens do not depend on it.
+        cache_dir: Folder for tokens; None: next to the corpus.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = pathlib.Path(folder, "a.txt").write_text("hi")
+        >>> open_store(folder, backend=Text("bytes", eos=True))[0]["tokens"].tolist()
+        [104, 105, 256]
+    """
+
+    tokenizer: Any = None
+    _: KW_ONLY
+    text: str = "text"
+    id: str | None = None
+    fields: Sequence[str] = ()
+    document: str = "file"
+    format: str | None = None
+    eos: bool | int | str = False
+    bos: bool | int | str = False
+    num_workers: int | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fields, str):
+            needed = "a list of columns"
+            raise ConfigError(must_be("Text: `fields`", needed, repr(self.fields), "Use brackets"))
+        for name, value, known in (
+            ("document", self.document, _DOCUMENTS), ("format", self.format, _FORMATS),
+        ):  # fmt: skip
+            if value not in known:
+                needed = f"one of {', '.join(map(repr, known))}"
+                raise ConfigError(must_be(f"Text: `{name}`", needed, repr(value), "Choose one"))
+        count = self.num_workers
+        is_integer = isinstance(count, int) and not isinstance(count, bool)
+        if count is not None and not (is_integer and count >= 0):
+            needed = "an integer of at least 0, or None"
+            raise ConfigError(must_be("Text: `num_workers`", needed, repr(count), "Leave it out"))
+
+    def __call__(
+        self, location: str | os.PathLike[str], *, verify: str | None = None
+    ) -> SequenceStore:
+        """Return the store of a corpus's tokens, which are made where they are missing.
+
+        Args:
+            location: A file, a folder with all below it, or a glob; on this machine.
+            verify: As in ``open_store``.
+
+        Raises:
+            ConfigError: If there is no such corpus, or an argument does not fit it.
+            DataError: If a file is damaged, or changed while it was read.
+        """
+        corpus = find_corpus(os.fspath(location), self.format)
+        folder = self._find_folder(os.path.abspath(os.fspath(location)), corpus)
+        _Build(self, corpus, folder, is_cache=True).run()
+        return open_store(folder, verify=verify)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids; of ``"chars"`` it is in ``load_tokenizer(store)``."""
+        return load_tokenizer(self.tokenizer).vocab_size
+
+    @property
+    def eos_id(self) -> int | None:
+        """Id of the token that ends documents; None if there is none."""
+        return load_tokenizer(self.tokenizer).resolve("eos", self.eos)
+
+    @property
+    def bos_id(self) -> int | None:
+        """Id of the token that begins documents; None if there is none."""
+        return load_tokenizer(self.tokenizer).resolve("bos", self.bos)
+
+    def decode(self, tokens: Any) -> str:
+        """Return the text of token ids; see ``Tokenizer.decode``."""
+        return load_tokenizer(self.tokenizer).decode(tokens)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that tokens depend on, besides the tokenizer."""
+        return {
+            "text": self.text, "id": self.id, "fields": list(self.fields),
+            "document": self.document, "format": self.format, "eos": self.eos, "bos": self.bos,
+        }  # fmt: skip
+
+    def _find_folder(self, location: str, corpus: Corpus) -> Path:
+        """Return the folder of the tokens of a location: next to the data, else in the cache."""
+        if isinstance(self.tokenizer, str | os.PathLike):
+            name = os.path.expanduser(os.fspath(self.tokenizer))
+            identity = os.path.abspath(name) if os.path.exists(name) else name
+        else:
+            identity = self._load().digest
+        text = repr((location, identity, sorted(self.options.items())))
+        name = f"text-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        if self.cache_dir is not None:
+            return Path(self.cache_dir).expanduser().absolute() / name
+        near, far = corpus.root.absolute() / _INDEX_FOLDER / name, cache_folder() / "text" / name
+        if read_record(near) is not None:
+            return near
+        is_writable = os.access(near.parent if near.parent.exists() else corpus.root, os.W_OK)
+        return near if is_writable and read_record(far) is None else far
+
+    def _load(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise ConfigError(
+                "Text: `tokenizer` must be given. Pass `backend=Text(tokenizer='tokenizer.json')`, "
+                "or 'bytes'; on the command line `--backend text:tokenizer=tokenizer.json`"
+            )
+        return load_tokenizer(self.tokenizer)
+
+
+def tokenize(  # noqa: PLR0913
+    source: str | os.PathLike[str],
+    location: str | os.PathLike[str],
+    *,
+    tokenizer: Any,
+    text: str = "text",
+    id: str | None = None,
+    fields: Iterable[str] = (),
+    document: str = "file",
+    format: str | None = None,
+    eos: bool | int | str = False,
+    bos: bool | int | str = False,
+    num_workers: int | None = None,
+    overwrite: bool = False,
+    progress: Progress = None,
+) -> SequenceStore:
+    """Tokenize a corpus into a folder, and open it; ``open_store(location)`` finds it later.
+
+    The folder is an Arrow store, which needs no plugin to be read, with a copy of the tokenizer.
+    After an interruption, also by ``kill -9``, the same call continues; bytes are the same
+    whatever was interrupted, and whatever the number of processes. Tokens of the same tokenizer
+    and corpus are opened at once.
+
+    Args:
+        source: A file, a folder with all below it, or a glob.
+        location: The folder of the tokens.
+        tokenizer: As in ``Text``.
+        text: As in ``Text``.
+        id: As in ``Text``.
+        fields: As in ``Text``.
+        document: As in ``Text``.
+        format: As in ``Text``.
+        eos: As in ``Text``.
+        bos: As in ``Text``.
+        num_workers: As in ``Text``.
+        overwrite: Whether tokens of another tokenizer, corpus or options are replaced; else they
+            are an error.
+        progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
+
+    Raises:
+        ConfigError: If an argument is invalid, or other tokens are there.
+        DataError: If a file is damaged, or changed while it was read.
+    """
+    settings = Text(
+        tokenizer, text=text, id=id, fields=tuple([fields] if isinstance(fields, str) else fields),
+        document=document, format=format, eos=eos, bos=bos, num_workers=num_workers,
+    )  # fmt: skip
+    if "://" in os.fspath(location).removeprefix("file://"):
+        remedy = "Write it here, then `write_store(url, tokens)`"
+        needed = "a folder on this machine"
+        raise ConfigError(must_be("tokenize: `location`", needed, "a URL", remedy))
+    folder = Path(os.path.abspath(os.path.expanduser(os.fspath(location))))
+    corpus = find_corpus(os.fspath(source), format)
+    build = _Build(settings, corpus, folder, is_cache=False, overwrite=overwrite, progress=progress)
+    build.run()
+    return open_store(folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The documents of a part, tokenized when it is called; goes through pickle.
+
+    Attributes:
+        root: The folder of the corpus.
+        kind: The kind of its files.
+        pieces: The pieces of files.
+        columns: Where documents lie in them.
+        tokenizer: The arguments of ``load_saved``.
+        eos: Id of the last token of a document; None: none.
+        bos: Id of the first token.
+        dtype: Dtype of tokens.
+        threads: Number of threads that encode; 1 in worker processes.
+    """
+
+    root: Path
+    kind: str
+    pieces: tuple[Piece, ...]
+    columns: Columns
+    tokenizer: tuple[str, str, str, str | int, str | int]
+    eos: int | None
+    bos: int | None
+    dtype: str
+    threads: int
+
+    def __call__(self) -> Iterator[dict[str, Any]]:
+        """Yield the sequences of the part."""
+        tokenizer = load_saved(*self.tokenizer)
+        documents = read_documents(self.root, self.kind, self.pieces, self.columns)
+        for batch in _iter_batches(documents):
+            tokens, offsets = self._encode(tokenizer, batch)
+            for at, document in enumerate(batch):
+                row = {"id": document.id, FIELD: tokens[offsets[at] : offsets[at + 1]]}
+                yield row | dict(zip(self.columns.fields, document.values, strict=True))
+
+    def _encode(
+        self, tokenizer: Tokenizer, batch: list[Document]
+    ) -> tuple[NDArray[Any], list[int]]:
+        """Return the tokens of documents, with their special ones, and where each begins."""
+        texts = [document.text for document in batch]
+        try:
+            found, lengths = tokenizer.encode(texts, threads=self.threads)
+        except ValueError:
+            self._raise_first(tokenizer, batch)
+            raise
+        before, after = int(self.bos is not None), int(self.eos is not None)
+        ends = np.cumsum(lengths + before + after)
+        tokens = np.empty(int(ends[-1]), self.dtype)
+        if not before and not after:
+            tokens[:] = found
+        else:
+            is_text = np.ones(len(tokens), np.bool_)
+            if self.eos is not None:
+                is_text[ends - 1] = False
+                tokens[ends - 1] = self.eos
+            if self.bos is not None:
+                begins = ends - lengths - before - after
+                is_text[begins] = False
+                tokens[begins] = self.bos
+            tokens[is_text] = found
+        return tokens, [0, *ends.tolist()]
+
+    def _raise_first(self, tokenizer: Tokenizer, batch: list[Document]) -> None:
+        """Raise the error of the first document that cannot be encoded, with its id."""
+        for document in batch:
+            try:
+                tokenizer.encode([document.text], threads=1)
+            except ValueError as error:
+                raise DataLocation(dataset=str(self.root), key=document.id).make_error(
+                    DecodeError, f"document {document.id!r} {error}"
+                ) from error
+
+
+def _iter_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Yield documents in lists of about the same size, so that encoding is done at once."""
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= _BATCH_CHARACTERS or len(batch) == _BATCH_DOCUMENTS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class _Build:
+    """Makes the tokens of a corpus in a folder, where they are not there.
+
+    Attributes:
+        settings: The options.
+        corpus: The files.
+        folder: The folder of the tokens.
+        is_cache: Whether other tokens are replaced with a warning; else they are an error.
+        overwrite: Whether they are replaced without one.
+        progress: As in ``write_store``.
+    """
+
+    settings: Text
+    corpus: Corpus
+    folder: Path
+    is_cache: bool
+    overwrite: bool = False
+    progress: Progress = None
+
+    def run(self) -> None:
+        """Make the tokens, or find them.
+
+        Raises:
+            ConfigError: If other tokens are there.
+            DataError: If a file is damaged, or changed while it was read.
+        """
+        states = self.corpus.stat()
+        if self._is_made(states):
+            return
+        with hold(self.folder):
+            if not self._is_made(states):  # another process has just made them
+                self._make(states)
+
+    def _is_made(self, states: list[FileState]) -> bool:
+        """Return whether the tokens of these files are there, by their sizes and times."""
+        record = read_record(self.folder)
+        if record is None or record.options != self.settings.options or record.states != states:
+            return False
+        name = self.settings.tokenizer
+        is_fitted = name == _CHARS and record.tokenizer["name"] == _CHARS
+        if not is_fitted and self._load_digest() != record.tokenizer["digest"]:
+            return False
+        return self._has_store(record)
+
+    def _load_digest(self) -> str:
+        return "" if self.settings.tokenizer == _CHARS else self.settings._load().digest
+
+    def _has_store(self, record: Record) -> bool:
+        """Return whether the store that a record is of is in the folder."""
+        if not (self.folder / _MANIFEST).exists():
+            return False
+        return open_store(self.folder).fingerprint == record.fingerprint
+
+    def _make(self, states: list[FileState]) -> None:
+        part_bytes = choose_part_bytes(states, PART_BYTES)
+        settings = self.settings
+        parts, digests = split_corpus(self.corpus, settings.document, settings.text, part_bytes)
+        if not parts:
+            remedy = "Check the path"
+            where = f"corpus {str(self.corpus.root)!r}"
+            raise ConfigError(must_be(where, "at least one document", "empty", remedy))
+        tokenizer = self._load_tokenizer(parts)
+        wanted = self._describe(tokenizer, states, digests)
+        is_there = (self.folder / _MANIFEST).exists()
+        if is_there and self._keep(wanted):
+            return
+        pending = read_record(self.folder, PENDING)
+        resume = pending is not None and pending.is_same(wanted)
+        if pending is not None and not resume:
+            _warn(f"{self.folder}: begins again: {pending.describe_changes(wanted)}")
+        write_file(self.folder / wanted.tokenizer["file"], tokenizer.content)
+        write_record(self.folder, wanted, PENDING)
+        count = choose_workers(settings.num_workers, len(parts))
+        replaces = is_there or self.overwrite or self.is_cache
+        tasks = self._make_parts(parts, tokenizer, wanted, count)
+        make = partial(self._write, tasks, resume, replaces)
+        if count:
+            with Processes(count) as executor:
+                store = make(executor)
+        else:
+            store = make(None)
+        self._finish(replace(wanted, fingerprint=store.fingerprint), states)
+
+    def _write(
+        self, parts: list[_Part], resume: bool, replaces: bool, executor: Any
+    ) -> SequenceStore:
+        return write_store(
+            self.folder, parts, executor=executor, resume=resume, overwrite=replaces,
+            progress=self.progress,
+        )  # fmt: skip
+
+    def _load_tokenizer(self, parts: list[tuple[Piece, ...]]) -> Tokenizer:
+        if self.settings.tokenizer != _CHARS:
+            return self.settings._load()
+        texts = (
+            document.text
+            for pieces in parts
+            for document in read_documents(
+                self.corpus.root, self.corpus.kind, pieces, self._columns
+            )
+        )
+        tokenizer = make_chars(texts)
+        _warn(
+            f"{self.corpus.root}: 'chars' has the {tokenizer.vocab_size - 2} characters of this "
+            "corpus, and other ids for another one. For a second corpus name the file of them: "
+            f"tokenizer={str(self.folder / name_copy(tokenizer))!r}"
+        )
+        return tokenizer
+
+    @property
+    def _columns(self) -> Columns:
+        settings = self.settings
+        return Columns(settings.text, settings.id, tuple(settings.fields), settings.document)
+
+    def _describe(
+        self, tokenizer: Tokenizer, states: list[FileState], digests: list[str]
+    ) -> Record:
+        settings = self.settings
+        about = {
+            "kind": tokenizer.kind, "name": tokenizer.name, "digest": tokenizer.digest,
+            "eos": tokenizer.eos, "bos": tokenizer.bos, "file": name_copy(tokenizer),
+            "eos_id": tokenizer.resolve("eos", settings.eos),
+            "bos_id": tokenizer.resolve("bos", settings.bos),
+            "vocab_size": tokenizer.vocab_size,
+        }  # fmt: skip
+        return Record(tokenizer=about, options=settings.options, states=states, digests=digests)
+
+    def _keep(self, wanted: Record) -> bool:
+        """Return whether the store in the folder has the wanted tokens; else it is replaced.
+
+        Raises:
+            ConfigError: If it has others, and they may not be replaced.
+        """
+        record = read_record(self.folder)
+        if record is not None and record.is_same(wanted) and self._has_store(record):
+            write_record(self.folder, replace(wanted, fingerprint=record.fingerprint))
+            return True
+        if record is None:
+            changes = "no record says of which corpus it is"
+        else:
+            changes = record.describe_changes(wanted) or "its store was replaced"
+        if not self.is_cache and not self.overwrite:
+            raise ConfigError(
+                f"{self.folder}: must be empty, or have the tokens of this tokenizer and corpus, "
+                f"but has others: {changes}. Choose another folder, or pass `overwrite=True`"
+            )
+        if self.is_cache:
+            _warn(f"{self.folder}: tokenized again: {changes}")
+        return False
+
+    def _make_parts(
+        self,
+        parts: list[tuple[Piece, ...]],
+        tokenizer: Tokenizer,
+        wanted: Record,
+        workers: int,
+    ) -> list[_Part]:
+        about = wanted.tokenizer
+        path = str(self.folder / about["file"])
+        saved = (path, tokenizer.kind, tokenizer.digest, tokenizer.eos, tokenizer.bos)
+        return [
+            _Part(
+                root=self.corpus.root, kind=self.corpus.kind, pieces=pieces, columns=self._columns,
+                tokenizer=saved, eos=about["eos_id"], bos=about["bos_id"],
+                dtype=choose_dtype(tokenizer.vocab_size),
+                threads=1 if workers else count_processors(),
+            )
+            for pieces in parts
+        ]  # fmt: skip
+
+    def _finish(self, record: Record, states: list[FileState]) -> None:
+        """Write the record, if the corpus is still what was read."""
+        if self.corpus.stat() != states:
+            for name in (_MANIFEST, PENDING, "part-*", "lengths-*"):
+                for path in self.folder.glob(name):
+                    path.unlink()
+            raise DataLocation(dataset=str(self.corpus.root)).make_error(
+                DataError,
+                "must not change while it is tokenized, but files did. Tokenize again",
+            )
+        write_record(self.folder, record)
+        (self.folder / PENDING).unlink(missing_ok=True)
+        for path in self.folder.glob("tokenizer-*.*"):
+            if path.name != record.tokenizer["file"]:
+                path.unlink()
+
+
+def choose_dtype(vocab_size: int) -> str:
+    """Return the smallest dtype of token ids that torch has: uint8, uint16 or int32."""
+    if vocab_size <= 1 << 8:
+        return "uint8"
+    return "uint16" if vocab_size <= 1 << 16 else "int32"
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, SeqDataWarning, stacklevel=4)
+
+
+__all__ = ["RECORD", "Text", "choose_dtype", "tokenize"]

@@ -1,0 +1,68 @@
+"""Estimators by name, as YAML holds them: ``MeanStd``, or its class path and arguments."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from seqdata.errors import ConfigError, did_you_mean, must_be
+from seqdata.fitting.labels import Labels
+from seqdata.fitting.mean_std import MeanStd
+from seqdata.fitting.quantiles import Quantiles
+from seqdata.fitting.scales import Log1p, Robust
+from seqdata.fitting.statistics import Statistics
+from seqdata.fitting.vocabulary import Vocabulary
+
+_CLASSES = (MeanStd, Robust, Log1p, Quantiles, Labels, Vocabulary)
+_BY_NAME: dict[str, Any] = {each.__name__: each for each in _CLASSES}
+_BY_NAME |= {"standard": MeanStd, "robust": Robust, "log1p": Log1p}
+
+
+def resolve_estimators(statistics: Any) -> Any:
+    """Return field -> estimator, where names and class paths are given; others unchanged.
+
+    Args:
+        statistics: Field -> an estimator, its name, or a mapping of ``class_path`` and
+            ``init_args``; fitted statistics; or a function.
+
+    Raises:
+        ConfigError: If there is no such estimator, or its arguments are invalid.
+    """
+    if not isinstance(statistics, Mapping) or isinstance(statistics, Statistics):
+        return statistics
+    return {name: _resolve(str(name), each) for name, each in statistics.items()}
+
+
+def _resolve(field: str, value: Any) -> Any:
+    if isinstance(value, str):
+        value = {"class_path": value}
+    plain = vars(value) if type(value).__name__ == "Namespace" else value
+    if not isinstance(plain, Mapping):
+        return value
+    where = f"datamodule: the estimator of {field!r} in `statistics`"
+    path = plain.get("class_path")
+    arguments = plain.get("init_args") or {}
+    arguments = dict(arguments if isinstance(arguments, Mapping) else vars(arguments))
+    if not isinstance(path, str):
+        raise ConfigError(must_be(where, "a name, or class_path and init_args", f"{plain!r:.200}"))
+    factory = _find(where, path)
+    levels = arguments.pop("levels", ()) if factory is Quantiles else ()
+    try:
+        return factory(*levels, **arguments)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {path} does not take its arguments ({error})") from error
+
+
+def _find(where: str, path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    if not module or module == "seqdata":
+        if name not in _BY_NAME:
+            hint = did_you_mean(name, _BY_NAME)
+            needed = f"one of {', '.join(_BY_NAME)}, or an import path"
+            raise ConfigError(must_be(where, needed, repr(path), hint))
+        return _BY_NAME[name]
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{where}: {path!r} cannot be imported ({error})") from error

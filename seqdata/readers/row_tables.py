@@ -1,0 +1,462 @@
+"""Tables with a row per timestep that are read by parts: the core's rules for packages.
+
+What a column becomes, which rows are refused and how files are found is the same as where a table
+is read into memory (``groups``); a package that reads tables larger than memory begins here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DecodeError
+from seqdata.protocols import Field
+from seqdata.readers.groups import find_groups, iter_groups, read_order_keys, refuse_missing
+from seqdata.readers.missing import (
+    Missing,
+    check_missing,
+    make_missing_error,
+    replace_missing,
+)
+from seqdata.readers.source import SourceFile, count_suffixes, find_source
+from seqdata.readers.tables import find_table_format
+from seqdata.storage.arrow_columns import combine_column, convert_column, warn_of_missing
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.find_files import warn_left_out
+from seqdata.storage.foreign.table_file import (
+    TableFile,
+    digest_files,
+    digest_versions,
+    open_table_file,
+    unify_list_types,
+)
+from seqdata.storage.inputs import Axes, check_unique_names, to_arrow_table
+from seqdata.storage.local_files import is_remote
+from seqdata.storage.logical_values import EncodedColumn
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.remote.urls import redact_url
+from seqdata.storage.writing.table_files import TABLE_KINDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    ReadUnit = Callable[[int, Sequence[str], Sequence[str]], pa.Table]
+
+_STEP = ":step"  # a column that no table has
+IN_UNITS = ("parquet", "arrow")
+"""Kinds of files that consist of row groups or record batches."""
+
+
+def find_table_files(
+    locations: Sequence[str | os.PathLike[str]], *, warn: bool = True
+) -> tuple[list[SourceFile], str]:
+    """Return the local files of one table, in order, and their kind.
+
+    Args:
+        locations: Files, folders or globs.
+        warn: Whether to say which files are skipped.
+
+    Raises:
+        ConfigError: If there are none, one is behind a URL, or they are of several kinds.
+    """
+    files: list[SourceFile] = []
+    for location in locations:
+        if is_remote(location):
+            raise ConfigError(
+                f"open_store: {redact_url(os.fspath(location))!r} must be on this machine to be "
+                "read with `group`. Copy it, or read the table and pass it"
+            )
+        found, left_out = find_source(location)
+        if warn:
+            warn_left_out([left_out], stacklevel=6)
+        files += found
+    format_name = find_table_format(files)
+    if format_name is None:
+        shown = ", ".join(f"{count} {suffix}" for suffix, count in count_suffixes(files).items())
+        where = ", ".join(str(os.fspath(location)) for location in locations)
+        raise ConfigError(
+            f"open_store: {where}: must be tables of one kind "
+            f"({', '.join(TABLE_KINDS)}) to be read with `group`, but has files of others "
+            f"({shown}). Name the files by a glob, or read the table and pass it"
+        )
+    return files, format_name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTables:
+    """A table with a row per timestep, in files or in memory: its units are read one by one.
+
+    Attributes:
+        location: The table, for messages.
+        names: Names of the files.
+        schema: The columns, those that Hive folders name among them.
+        unit_rows: int64 (units,), rows of each row group or record batch.
+        fingerprint: Digest of the files, 32 hex digits; empty in memory.
+        version: Digest that differs from that of any later version of the files.
+        folder: The folder of the files; None in memory.
+        null_counts: Nulls by unit and column, where the files say so, else empty.
+        is_mapped: Whether units are in memory or in mapped files, so that nothing is decoded.
+    """
+
+    location: str
+    names: Sequence[str]
+    schema: pa.Schema
+    unit_rows: NDArray[np.int64]
+    fingerprint: str
+    version: str
+    folder: Path | None
+    read_unit: ReadUnit
+    null_counts: Sequence[Mapping[str, int]]
+    is_mapped: bool = True
+
+    @classmethod
+    def open(cls, locations: Sequence[str | os.PathLike[str]]) -> RowTables:
+        """Open the files of one table: Parquet, Arrow or Feather; no rows are read.
+
+        Raises:
+            ConfigError: If there are none, or they are of another kind.
+            DataError: If a file is damaged, or its columns do not match.
+        """
+        files, kind = find_table_files(locations)
+        where = ", ".join(str(os.fspath(location)) for location in locations)
+        if kind not in IN_UNITS:
+            raise ConfigError(
+                f"open_store: {where}: must be Parquet, Arrow or Feather files to be read by "
+                f"parts, but is {kind}. Leave `backend` out: it is read into memory"
+            )
+        opened = [
+            open_table_file(file.path, DataLocation(dataset=where, shard=at, file=file.key))
+            for at, file in enumerate(files)
+        ]
+        opened = unify_list_types(opened)
+        for table_file in opened:
+            check_unique_names(table_file.schema.names)
+        schema = _unify(where, kind, list(zip(files, opened, strict=True)))
+        units = [
+            (file, table_file, unit)
+            for file, table_file in zip(files, opened, strict=True)
+            for unit in range(table_file.units)
+        ]
+        digest = digest_files(opened, {"rows": str(schema), "of": [file.key for file in files]})
+        return cls(
+            location=where,
+            names=[file.key for file in files],
+            schema=schema,
+            unit_rows=np.array([_count_rows(each, unit) for _, each, unit in units], np.int64),
+            fingerprint=digest,
+            version=digest_versions(opened, digest),
+            folder=_find_folder(files),
+            read_unit=_FileUnits(schema, units),
+            null_counts=[_count_nulls(each, unit) for _, each, unit in units],
+            is_mapped=all(each.is_mapped for each in opened),
+        )
+
+    @classmethod
+    def from_table(cls, table: Any, unit_rows: int = 1 << 20) -> RowTables:
+        """Return a table in memory of pandas, Polars or Arrow.
+
+        Args:
+            table: The table.
+            unit_rows: Rows of a unit.
+
+        Raises:
+            DecodeError: If a column of pandas has no type of Arrow.
+        """
+        whole = to_arrow_table(table)
+        check_unique_names(whole.column_names)
+        starts = range(0, len(whole), unit_rows)
+        parts = [whole.slice(start, unit_rows) for start in starts]
+        digest = hashlib.sha256(str(whole.schema).encode())
+        for column in whole.columns:
+            for chunk in column.chunks:
+                for buffer in chunk.buffers():
+                    digest.update(b"" if buffer is None else memoryview(buffer))
+            digest.update(f"{[len(chunk) for chunk in column.chunks]}".encode())
+
+        def read(unit: int, names: Sequence[str], encoded: Sequence[str]) -> pa.Table:
+            del encoded  # it is in memory already
+            return parts[unit].select(list(names))
+
+        rows = np.array([len(part) for part in parts], dtype=np.int64)
+        name = digest.hexdigest()[:32]
+        nulls = [
+            {each: part.column(each).null_count for each in part.column_names} for part in parts
+        ]
+        return cls("table", ["memory"], whole.schema, rows, name, name, None, read, nulls)
+
+    def read(self, unit: int, names: Sequence[str], encoded: Sequence[str] = ()) -> pa.Table:
+        """Return columns of a row group or record batch.
+
+        Args:
+            unit: Its index.
+            names: The columns.
+            encoded: Columns of strings among them that may be dictionaries and codes.
+
+        Raises:
+            DataError: If it is damaged.
+        """
+        return self.read_unit(unit, names, encoded)
+
+    def column(self, table: pa.Table, name: str) -> pa.Array:
+        """Return a column in one piece, its values in place of codes of a dictionary."""
+        from pyarrow import types
+
+        column = table.column(name)
+        is_plain = types.is_primitive(column.type) and column.num_chunks == 1
+        return column.chunk(0) if is_plain else combine_column(table, name)
+
+    def head(self) -> pa.Table:
+        """Return the first row; no row if there is none."""
+        for unit in np.flatnonzero(self.unit_rows)[:1].tolist():
+            return self.read(unit, self.schema.names).slice(0, 1)
+        return self.schema.empty_table()
+
+    def infer_fields(
+        self,
+        group: str,
+        order: str | None,
+        per_sequence: Sequence[str],
+        missing: Missing | None,
+        axes: Axes | None,
+        *,
+        has_steps: bool = True,
+    ) -> Mapping[str, Field]:
+        """Return the fields that the first row has as a sequence, strings as values of it.
+
+        Args:
+            group: The column whose equal values make a sequence.
+            order: The column of the order of rows.
+            per_sequence: Columns of numbers with one value per sequence.
+            missing: The rule for missing values.
+            axes: Field -> axis.
+            has_steps: Whether another column may have a value per timestep: strings that change.
+
+        Raises:
+            ConfigError: If a column does not exist or does not fit, or, without ``has_steps``, none
+                has a value per timestep.
+            DecodeError: If a value is missing.
+        """
+        check_missing(missing)
+        rule: Missing = "nan" if missing in (None, "error") else missing  # counted elsewhere
+        head = self.head()
+        if has_steps:
+            head = head.append_column(_STEP, [np.arange(len(head))])
+        rows = iter_groups(head, group, per_sequence, order, rule)
+        fields = MemoryStore.of(rows, axes).fields
+        return {name: field for name, field in fields.items() if name != _STEP}
+
+    def refuse_missing_values(self, names: Sequence[str], missing: Missing | None) -> None:
+        """Raise if a column lacks a value that it must have; warn where it becomes NaN.
+
+        Args:
+            names: Columns of numbers or dates.
+            missing: The rule. Columns of floats are read to the end for ``error``, and where some
+                values are null.
+
+        Raises:
+            DecodeError: If so; the message names the row.
+        """
+        from pyarrow import types
+
+        nulls = self.count_nulls()
+        for name in names:
+            is_float = types.is_floating(self.schema.field(name).type)
+            has_nulls = any(each.get(name) for each in nulls)
+            if not has_nulls and not (is_float and missing == "error"):
+                continue
+            count, first, start = 0, -1, 0
+            for unit, rows in enumerate(self.unit_rows.tolist()):
+                if is_float or nulls[unit].get(name):
+                    column = combine_column(self.read(unit, [name]), name)
+                    absent = np.flatnonzero(column.is_null(nan_is_null=is_float).to_numpy(False))
+                    first = start + int(absent[0]) if first < 0 and len(absent) else first
+                    count += len(absent)
+                    if missing != "error" and not is_float:
+                        self.convert(name, column, start, missing)  # raises, unless it is filled
+                start += rows
+            if count and missing == "error":
+                raise make_missing_error(name, count, first)
+            if count and missing is None and is_float:
+                warn_of_missing(name, count, start, first)
+
+    def count_nulls(self) -> list[Mapping[str, int]]:
+        """Return column -> number of nulls, for each unit: from the footer, else by reading it."""
+        return [
+            known if known or not rows else self._read_null_counts(unit)
+            for unit, (known, rows) in enumerate(
+                zip(self.null_counts, self.unit_rows.tolist(), strict=True)
+            )
+        ]
+
+    def _read_null_counts(self, unit: int) -> Mapping[str, int]:
+        table = self.read(unit, self.schema.names)
+        return {name: table.column(name).null_count for name in table.column_names}
+
+    @staticmethod
+    def convert(name: str, column: pa.Array, first_row: int, missing: Missing | None) -> Any:
+        """Return the numbers of a column, (rows,), as the core's readers do; dates as int64.
+
+        Nulls of floats become NaN; ``refuse_missing_values`` warns of them.
+
+        Raises:
+            DecodeError: If a value is missing; the message names the row of the table.
+        """
+        import pyarrow as pa
+
+        rule: Missing = "nan" if missing in (None, "error") else missing
+        if column.null_count or rule != "nan":
+            table = replace_missing(pa.Table.from_arrays([column], [name]), rule, ())
+            column = combine_column(table, name)
+        values = convert_column(name, column, first_row)
+        return values.values if isinstance(values, EncodedColumn) else values
+
+    @staticmethod
+    def order_keys(name: str, column: pa.Array, first_row: int) -> NDArray[Any]:
+        """Return numbers, (rows,), in the order of a column's values.
+
+        Strings that are dates become microseconds.
+
+        Raises:
+            ConfigError: If its type has no order in time, or none that is the same in all units.
+            DecodeError: If a value is missing or no date.
+        """
+        from pyarrow import types
+
+        if types.is_decimal(column.type):
+            raise ConfigError(
+                f"table: column {name!r} must hold integers, floats or dates to order rows that "
+                f"are read by parts, but is of type {column.type}. Convert it"
+            )
+        keys = read_order_keys(name, column, first_row)
+        is_text = types.is_string(column.type) or types.is_large_string(column.type)
+        if is_text and not _has_microseconds(column):
+            raise ConfigError(
+                f"table: column {name!r} must hold dates of microseconds at most to order rows "
+                "that are read by parts, but holds strings of nanoseconds. Convert it to dates"
+            )
+        return keys
+
+    @staticmethod
+    def refuse_missing(name: str, column: pa.Array, first_row: int) -> None:
+        """Raise if a value is null or NaN.
+
+        Raises:
+            DecodeError: If so; the message names the row of the table.
+        """
+        refuse_missing(name, column, first_row)
+
+    @staticmethod
+    def refuse_order(table: pa.Table, group: str) -> None:
+        """Raise if rows of a group are not together, or dates decrease within one.
+
+        Raises:
+            DecodeError: If so.
+        """
+        find_groups(table, group)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FileUnits:
+    """Reads columns of a unit of files, as columns of one schema."""
+
+    schema: pa.Schema
+    units: Sequence[tuple[SourceFile, TableFile, int]]
+
+    def __call__(self, unit: int, names: Sequence[str], encoded: Sequence[str]) -> pa.Table:
+        import pyarrow as pa
+
+        file, opened, number = self.units[unit]
+        own = [name for name in names if name in opened.schema.names]
+        as_codes = [name for name in own if name in encoded and self._can_encode(opened, name)]
+        reading = [name for name in own if name not in as_codes]
+        if not own:
+            reading = opened.schema.names[:1]  # one gives the number of rows
+        columns = dict(zip(reading, opened.read(number, reading), strict=True))
+        if opened.read_encoded is not None and as_codes:
+            columns |= zip(as_codes, opened.read_encoded(number, as_codes), strict=True)
+        rows = len(next(iter(columns.values())))
+        arrays = []
+        for name in names:
+            target = self.schema.field(name).type
+            if name in columns:
+                column = columns[name]
+                is_target = name in as_codes or column.type == target
+                arrays.append(column if is_target else column.cast(target))
+            elif name in file.partition:
+                arrays.append(pa.repeat(pa.scalar(file.partition[name], target), rows))
+            else:
+                arrays.append(pa.nulls(rows, target))
+        return pa.Table.from_arrays(arrays, names=list(names))
+
+    def _can_encode(self, opened: TableFile, name: str) -> bool:
+        from pyarrow import types
+
+        type_ = opened.schema.field(name).type
+        is_text = types.is_string(type_) or types.is_large_string(type_) or types.is_binary(type_)
+        return opened.read_encoded is not None and is_text and type_ == self.schema.field(name).type
+
+
+def _has_microseconds(column: pa.Array) -> bool:
+    """Return whether strings that are dates need no nanoseconds."""
+    import pyarrow as pa
+
+    for zone in (None, "UTC"):
+        try:
+            column.cast(pa.string()).cast(pa.timestamp("us", zone))
+        except pa.ArrowInvalid:
+            continue
+        return True
+    return False
+
+
+def _unify(where: str, kind: str, files: Sequence[tuple[SourceFile, TableFile]]) -> pa.Schema:
+    import pyarrow as pa
+
+    schemas = []
+    for file, table_file in files:
+        schema = table_file.schema
+        for name, value in file.partition.items():
+            if name not in schema.names:
+                schema = schema.append(pa.field(name, pa.scalar(value).type))
+        schemas.append(schema)
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").remove_metadata()
+    except pa.ArrowException as error:
+        raise DecodeError.at(
+            f"{where}: the files' columns do not match ({error}). Write them one by one.",
+            kind=kind,
+        ) from error
+
+
+def _find_folder(files: Sequence[SourceFile]) -> Path:
+    parents = {str(file.path.absolute().parent) for file in files}
+    return Path(os.path.commonpath(parents))
+
+
+def _count_rows(file: TableFile, unit: int) -> int:
+    metadata = getattr(file.read, "metadata", None)
+    if metadata is not None:
+        return int(metadata.row_group(unit).num_rows)
+    return len(file.read(unit, file.schema.names[:1])[0]) if file.schema.names else 0
+
+
+def _count_nulls(file: TableFile, unit: int) -> Mapping[str, int]:
+    """Return the nulls that the footer of a Parquet file tells of all its columns; else nothing."""
+    metadata = getattr(file.read, "metadata", None)
+    if metadata is None:
+        return {}
+    group, counts = metadata.row_group(unit), {}
+    for number in range(group.num_columns):
+        column = group.column(number)
+        statistics = column.statistics if column.is_stats_set else None
+        if statistics is None or not statistics.has_null_count:
+            return {}
+        counts[column.path_in_schema] = int(statistics.null_count)
+    return counts

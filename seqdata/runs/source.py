@@ -1,0 +1,176 @@
+"""The source of a DataModule: opened, renamed, selected, prepared and split by its arguments."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.api import open_store, split
+from seqdata.errors import ConfigError, must_be
+from seqdata.protocols import Store
+from seqdata.resolve import is_collate_fn, resolve_store
+from seqdata.runs.options import DataKind, DataOptions
+from seqdata.storage.fields import make_unknown_name_error
+from seqdata.storage.row_chunks import flatten_column
+from seqdata.storage.time_split import make_bounds, make_limit
+from seqdata.storage.views import SequenceStore, as_sequence_store
+
+LENGTH = "length"
+"""Name of the timesteps of a sequence in ``where``, if no field has it."""
+_OPENED_WITH = ("backend", "group", "order", "missing", "id")
+_CHUNK = 1 << 16  # sequences that are compared at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedSource:
+    """A source that was opened.
+
+    Attributes:
+        store: All its sequences.
+        notes: What was done and noticed, a line each.
+    """
+
+    store: SequenceStore
+    notes: tuple[str, ...]
+
+
+def open_source(options: DataOptions, location: Any, lengths: Any) -> OpenedSource:
+    """Open one location as the arguments of a DataModule say.
+
+    Args:
+        options: The arguments.
+        location: The location.
+        lengths: Lengths of a Dataset's items.
+
+    Raises:
+        SeqDataError: If an argument does not fit the data.
+    """
+    given = {name: getattr(options, name) for name in _OPENED_WITH}
+    given = {name: value for name, value in given.items() if value is not None}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        clocks: dict[str, Any] = {"rates": options.rates, "axes": options.axes}
+        if given:
+            store = open_store(location, lengths=lengths, **given, **clocks)
+        else:
+            as_items = is_collate_fn(options.collator)
+            store = resolve_store(
+                location, lengths=lengths, names=options.fields, as_items=as_items, **clocks
+            )
+    notes = [str(warning.message) for warning in caught]
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if options.order is not None:
+        notes.insert(0, f"rows of each {options.group!r} are in the order of {options.order!r}")
+    if options.rename:
+        store = store.rename(options.rename)
+    if options.where is not None:
+        count = len(store)
+        store = select_where(store, options.where)
+        notes.append(f"where: {len(store)} of {count} sequences are selected")
+        if not len(store):
+            raise ConfigError(
+                f"datamodule: `where` must select at least one sequence, but selects none of "
+                f"{count}. Change its conditions"
+            )
+    if options.prepare is not None:
+        prepared = options.prepare(store)
+        if isinstance(prepared, tuple):
+            prepared, added = prepared
+            notes += added
+        store = as_sequence_store(prepared)
+    return OpenedSource(store, tuple(notes))
+
+
+def split_source(options: DataOptions, store: Store) -> Mapping[DataKind, Any]:
+    """Return the parts of a source, by kind."""
+    parts = {str(kind): options.split_parts[kind] for kind in options.split_parts}
+    found: Any = split(store, parts, **options.split_options)
+    return dict(found)
+
+
+def select_where(
+    store: SequenceStore, where: Mapping[str, Any] | Callable[[Any], bool]
+) -> SequenceStore:
+    """Return the view of the sequences that meet all conditions.
+
+    Args:
+        store: A store.
+        where: A function of a sequence that returns a bool; or field -> a value, a list of values,
+            or a range ``"start..stop"`` without its stop, also of dates.
+
+    Raises:
+        ConfigError: If there is no such field, or it does not have one value per sequence.
+    """
+    if not isinstance(where, Mapping):
+        return store.where(where)
+    mask = np.ones(len(store), dtype=bool)
+    for name, condition in where.items():
+        mask &= _match(store, str(name), condition)
+    return store.where(mask)
+
+
+def _match(store: SequenceStore, name: str, condition: Any) -> NDArray[np.bool_]:
+    if name == LENGTH and name not in store.fields:
+        values: Any = np.asarray(store.lengths)
+        return _compare(name, values, condition, None)
+    if name == "id" and name not in store.fields:
+        wanted = _to_list(condition)
+        return np.isin(np.array(list(store.ids), dtype=object), np.array(wanted, dtype=object))
+    if name not in store.fields:
+        raise make_unknown_name_error("datamodule: `where`", "field", name, store.fields)
+    field = store.fields[name]
+    if field.axis is not None or field.shape:
+        raise ConfigError(
+            must_be(
+                f"datamodule: field {name!r} of `where`",
+                "one with a value per sequence",
+                f"{field.dtype}{list(field.shape)} along {field.axis}",
+                "Pass a function of a sequence instead",
+            )
+        )
+    found = []
+    for first in range(0, len(store), _CHUNK):
+        numbers = np.arange(first, min(first + _CHUNK, len(store)), dtype=np.int64)
+        spans = np.stack([numbers, 0 * numbers, 0 * numbers], axis=1)
+        axis = next(iter(store.lengths_of))
+        values = flatten_column(store.read(spans, [name], axis=axis)[name])
+        found.append(_compare(name, values, condition, field))
+    return np.concatenate(found) if found else np.zeros(0, dtype=bool)
+
+
+def _compare(name: str, values: Any, condition: Any, field: Any) -> NDArray[np.bool_]:
+    if isinstance(values, list):
+        texts = {str(value) for value in _to_list(condition)}
+        return np.fromiter((value in texts for value in values), dtype=bool, count=len(values))
+    if isinstance(condition, str) and ".." in condition:
+        start, stop = make_bounds(name, condition, None if field is None else field.logical)
+        mask = np.ones(len(values), dtype=bool)
+        if start is not None:
+            mask &= values >= make_limit(start, values.dtype)
+        if stop is not None:
+            mask &= values < make_limit(stop, values.dtype)
+        return mask
+    wanted = _to_list(condition)
+    if any(isinstance(value, str) for value in wanted):
+        raise ConfigError(
+            must_be(
+                f"datamodule: `where` of {name!r}",
+                "a number, a list of numbers, or a range 'start..stop'",
+                repr(condition),
+                f"The field holds {np.asarray(values).dtype}",
+            )
+        )
+    return np.isin(values, np.asarray(wanted))
+
+
+def _to_list(condition: Any) -> list[Any]:
+    is_several = isinstance(condition, Sequence | set | frozenset) and not isinstance(
+        condition, str
+    )
+    return list(condition) if is_several else [condition]

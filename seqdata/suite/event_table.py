@@ -1,0 +1,296 @@
+"""Events of a table as a model of event sequences needs them: recent ones, with times between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import ConfigError, DataError, must_be
+from seqdata.logical_types import Categories, Timestamp
+from seqdata.storage.fields import make_unknown_name_error
+from seqdata.storage.logical_values import EncodedValues
+from seqdata.storage.row_chunks import flatten_column
+from seqdata.storage.time_split import make_bounds, make_limit
+from seqdata.storage.views import SequenceStore
+from seqdata.suite.time_grid import TimeColumn
+from seqdata.suite.write_once import prepare_store
+
+TIME_DELTA = "time_delta"
+"""Field of the time since the event before: float32, of seconds, or of the unit of integers."""
+TimeDelta = Literal["log1p"] | None
+_PER_SECOND = {"D": 1 / 86_400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """Prepares events; a ``prepare`` of ``SequenceDataModule``.
+
+    Args:
+        time: Field of times; None: the order of rows is that of events.
+        categorical: Fields of strings or integers, a token per event.
+        numeric: Fields of numbers, a value per event.
+        static: Fields with one value per sequence, such as the label.
+        last: Number of last events that are kept; None: all.
+        time_delta: ``log1p``: the field ``time_delta`` is the logarithm of 1 plus the seconds
+            since the event before, 0 of the first one; None: there is none.
+        cutoff: Date, or integer, from which on events are dropped; None: none are.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+    """
+
+    time: str | None
+    categorical: tuple[str, ...]
+    numeric: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    last: int | None = None
+    time_delta: TimeDelta = "log1p"
+    cutoff: str | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_delta not in ("log1p", None):
+            found = repr(self.time_delta)
+            raise ConfigError(must_be("events: `time_delta`", "'log1p' or None", found))
+
+    def __call__(self, store: SequenceStore) -> tuple[SequenceStore, list[str]]:
+        """Return the prepared store, and what was done: in memory, or written once if it is large.
+
+        Raises:
+            ConfigError: If a field does not exist, or holds what it cannot hold.
+            DataError: If a static field changes within a sequence, or no event is left.
+        """
+        names = (*self.categorical, *self.numeric, *self.static)
+        names = names if self.time is None else (self.time, *names)
+        for name in names:
+            if name not in store.fields:
+                raise make_unknown_name_error("events: column", "column", name, store.fields)
+        preparation = _Preparation(self, names, _find_vocabularies(store, self.categorical))
+        return prepare_store(store, names, repr(self), lambda _: preparation)
+
+
+class _Preparation:
+    """Prepares events, all at once or part by part: a ``Preparation``.
+
+    Args:
+        table: The rules.
+        names: The fields that are read.
+        vocabularies: Field of strings with one value per sequence -> those of all sequences.
+    """
+
+    def __init__(
+        self, table: EventTable, names: Sequence[str], vocabularies: Mapping[str, Categories]
+    ) -> None:
+        self._table, self._names, self._vocabularies = table, names, vocabularies
+        self._counted: Counter[str] = Counter()
+        self._missing: Counter[str] = Counter()
+
+    def iter_rows(self, store: SequenceStore, *, is_part: bool) -> Iterator[dict[str, Any]]:
+        """Yield prepared sequences; see ``Preparation``."""
+        del is_part  # fields are alike in all parts
+        table = self._table
+        lengths = np.asarray(store.lengths).astype(np.int64)
+        columns = _read(store, self._names, lengths)
+        ids, times = list(store.ids), None
+        if table.time is not None:
+            logical = store.fields[table.time].logical
+            times = TimeColumn.from_column(table.time, columns[table.time], logical)
+        starts, stops = self._choose(times, lengths)
+        kept = np.flatnonzero(stops > starts)
+        self._counted.update(sequences=len(ids), kept=len(kept))
+        ragged = {
+            name: self._make_ragged(store, name, columns[name], lengths)
+            for name in table.categorical
+        }
+        ragged |= {name: _make_numbers(store, name, columns[name]) for name in table.numeric}
+        used = {name: (ragged[name], starts, stops) for name in table.numeric}
+        if times is not None:
+            ragged[times.name] = times.encode(times.values)
+            if table.time_delta is not None:
+                ragged[TIME_DELTA] = _make_deltas(times, lengths)
+        statics = {
+            name: _make_static(store, name, columns[name], lengths, ids) for name in table.static
+        }
+        used |= {name: (statics[name], kept, kept + 1) for name in table.static}
+        self._missing.update(_count_missing(used))
+        statics |= _read_groups(store, {*table.categorical, *statics})
+        yield from _iter_rows(kept, ids, starts, stops, ragged, statics)
+
+    def finish(self) -> tuple[list[str], list[str]]:
+        """Return notes; no field is there in vain; see ``Preparation``."""
+        table, counted, notes = self._table, self._counted, list[str]()
+        if not counted["kept"]:
+            raise DataError(
+                "events: at least one event must be left, but `cutoff` leaves none. Change it"
+            )
+        if table.cutoff is not None:
+            notes.append(f"cutoff: {counted['cutoff']} events from {table.cutoff} on are dropped")
+        if table.last is not None:
+            notes.append(f"last: {counted['last']} earlier events are dropped")
+        dropped = counted["sequences"] - counted["kept"]
+        if dropped:
+            notes.append(
+                f"{dropped} of {counted['sequences']} sequences have no event and are dropped"
+            )
+        notes += [
+            f"{count} missing values of {name!r} are filled with the mean of train"
+            for name, count in self._missing.items()
+            if count
+        ]
+        return notes, []
+
+    def _choose(
+        self, times: TimeColumn | None, lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first row and the last, without it, of each sequence."""
+        table, ends = self._table, np.cumsum(lengths)
+        starts, stops = ends - lengths, ends
+        if table.cutoff is not None:
+            if times is None:
+                raise ConfigError("events: `cutoff` needs `time`, but it is None. Name the column")
+            _, stop = make_bounds(times.name, f"..{table.cutoff}", times.logical)
+            is_before = times.values < make_limit(stop, np.dtype(np.int64))
+            counts = np.concatenate([[0], np.cumsum(is_before)])
+            stops = starts + counts[ends] - counts[starts]  # rows are in order of time
+            self._counted["cutoff"] += int(len(is_before) - is_before.sum())
+        if table.last is not None:
+            found = np.maximum(starts, stops - table.last)
+            self._counted["last"] += int((found - starts).sum())
+            starts = found
+        return starts, stops
+
+    def _make_ragged(
+        self, store: SequenceStore, name: str, values: Any, lengths: NDArray[np.int64]
+    ) -> Any:
+        """Return the tokens of a field, one per event."""
+        field = store.fields[name]
+        if field.axis is None:  # strings that change in no sequence: one for each
+            if name not in self._vocabularies:
+                return np.repeat(np.asarray(values), lengths)
+            categories = self._vocabularies[name]
+            codes = np.array([categories.codes[value] for value in values], dtype=np.int32)
+            return EncodedValues(np.repeat(codes, lengths), categories)
+        if isinstance(field.logical, Categories):
+            return EncodedValues(values, field.logical)
+        if field.logical is not None or field.shape or values.dtype.kind not in "iub":
+            raise ConfigError(
+                must_be(
+                    f"events: `categorical` column {name!r}", "a string or an integer per event",
+                    f"{field.logical or field.dtype}", "Name it in `numeric`, or convert it",
+                )
+            )  # fmt: skip
+        return values
+
+
+def _make_numbers(store: SequenceStore, name: str, values: Any) -> NDArray[Any]:
+    field = store.fields[name]
+    is_number = field.logical is None and field.axis is not None and not field.shape
+    if not is_number or values.dtype.kind not in "fiub":
+        raise ConfigError(
+            must_be(
+                f"events: `numeric` column {name!r}", "a number per event",
+                f"{field.logical or field.dtype} along {field.axis}",
+                "Name it in `categorical` or `static`",
+            )
+        )  # fmt: skip
+    return np.asarray(values if values.dtype.kind == "f" else values.astype(np.float64))
+
+
+def _find_vocabularies(store: SequenceStore, names: Sequence[str]) -> dict[str, Categories]:
+    """Return the strings of fields that have one per sequence, in their order as strings."""
+    found: dict[str, Categories] = {}
+    for name in names:
+        if store.fields[name].axis is None:
+            values = _read(store, (name,), np.zeros(len(store), np.int64))[name]
+            distinct = np.unique(np.array(values, dtype=object))
+            if all(isinstance(value, str) for value in distinct):
+                found[name] = Categories(tuple(distinct.tolist()))
+    return found
+
+
+def _read(store: SequenceStore, names: Sequence[str], lengths: NDArray[np.int64]) -> dict[str, Any]:
+    spans = np.zeros((len(store), 3), dtype=np.int64)
+    spans[:, 0], spans[:, 2] = np.arange(len(store)), lengths
+    axis = next(iter(store.lengths_of))
+    columns = store.read(spans, list(dict.fromkeys(names)), axis=axis)
+    return {name: flatten_column(column) for name, column in columns.items()}
+
+
+def _read_groups(store: SequenceStore, used: set[str]) -> dict[str, Any]:
+    """Return the other fields with one string or integer per sequence, such as the group."""
+    names = [
+        name
+        for name, field in store.fields.items()
+        if field.axis is None and not field.shape and name not in (*used, "id")
+    ]
+    return _read(store, tuple(names), np.zeros(len(store), np.int64)) if names else {}
+
+
+def _count_missing(
+    used: Mapping[str, tuple[Any, NDArray[np.int64], NDArray[np.int64]]],
+) -> dict[str, int]:
+    """Return the number of values that each column of floats lacks in the events that are used.
+
+    Args:
+        used: Column -> its values, and the first one and the last, without it, of each range.
+    """
+    counts: dict[str, int] = {}
+    for name, (values, starts, stops) in used.items():
+        if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+            continue
+        before = np.concatenate([[0], np.cumsum(np.isnan(values))])
+        counts[name] = int((before[stops] - before[starts]).sum())
+    return counts
+
+
+def _make_static(
+    store: SequenceStore, name: str, values: Any, lengths: NDArray[np.int64], ids: list[str]
+) -> Any:
+    """Return one value of a field per sequence."""
+    field = store.fields[name]
+    if field.axis is None:
+        return values
+    stops = np.cumsum(lengths)
+    first = values[np.minimum(stops - lengths, len(values) - 1)]
+    repeated = np.repeat(first, lengths)
+    differs = values != repeated
+    if values.dtype.kind == "f":
+        differs &= ~(np.isnan(values) & np.isnan(repeated))
+    if differs.any():
+        number = int(np.searchsorted(stops, int(np.flatnonzero(differs)[0]), side="right"))
+        raise DataError(
+            f"events: column {name!r} must have one value per sequence, but that of "
+            f"{ids[number]!r} changes. Name it in `categorical` or `numeric`"
+        )
+    if isinstance(field.logical, Categories):
+        return [field.logical.values[code] for code in first]
+    return first
+
+
+def _make_deltas(times: TimeColumn, lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the logarithm of 1 plus the time since the event before, float32 (events,)."""
+    deltas = np.diff(times.values, prepend=times.values[:1]).astype(np.float64)
+    starts = np.cumsum(lengths) - lengths
+    deltas[starts[lengths > 0]] = 0
+    unit = _PER_SECOND[times.logical.unit] if isinstance(times.logical, Timestamp) else 1
+    return np.log1p(deltas / unit).astype(np.float32)
+
+
+def _iter_rows(
+    kept: NDArray[np.int64],
+    ids: list[str],
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    ragged: Mapping[str, Any],
+    statics: Mapping[str, Any],
+) -> Iterator[dict[str, Any]]:
+    for number in kept.tolist():
+        first, stop = int(starts[number]), int(stops[number])
+        row: dict[str, Any] = {"id": ids[number]}
+        row.update({name: values[first:stop] for name, values in ragged.items()})
+        row.update({name: values[number] for name, values in statics.items()})
+        yield row

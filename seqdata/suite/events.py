@@ -1,0 +1,184 @@
+"""Event sequences: the logs of users, patients or machines, a row of a table per event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from seqdata.arguments import check_arguments
+from seqdata.errors import ConfigError, check_count, must_be
+from seqdata.fitting.field_chunk import Estimator
+from seqdata.fitting.labels import Labels
+from seqdata.fitting.mean_std import MeanStd
+from seqdata.fitting.vocabulary import Vocabulary
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.policies.weighted import Weighted, balanced
+from seqdata.protocols import Store
+from seqdata.storage.fields import is_text
+from seqdata.suite.event_table import EventTable, TimeDelta
+from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
+
+_OWNER = "events"
+
+
+@dataclass(frozen=True, slots=True)
+class EventStatistics:
+    """Estimators of the fields of event sequences: a ``statistics`` of ``SequenceDataModule``.
+
+    Args:
+        categorical: Fields of tokens, which become ids: 0 is padding, 1 an unknown token.
+        numeric: Fields of numbers, which are standardized.
+        static: Fields per sequence: strings become class indices, -1 for unknown ones.
+        label: Field of the label, whose strings or integers become class indices.
+        min_count: Least number of occurrences of a token with an id of its own.
+    """
+
+    categorical: tuple[str, ...]
+    numeric: tuple[str, ...]
+    static: tuple[str, ...]
+    label: str | None
+    min_count: int
+
+    def __call__(self, store: Store) -> dict[str, Estimator]:
+        """Return the estimator of each field of a store."""
+        found: dict[str, Estimator] = {
+            name: Vocabulary(min_count=self.min_count) for name in self.categorical
+        }
+        found.update(dict.fromkeys(self.numeric, MeanStd(nan="impute")))
+        for name in self.static:
+            field = store.fields[name]
+            if is_text(field):
+                found[name] = Labels(unknown=-1)
+            elif np.dtype(field.dtype).kind in "fiu":
+                found[name] = MeanStd(nan="impute")
+        if self.label is not None:
+            field = store.fields[self.label]
+            if is_text(field) or np.dtype(field.dtype).kind in "iub":
+                found[self.label] = Labels()
+        return found
+
+
+@final
+class EventDataModule(SequenceDataModule):
+    """Sequences of events, in batches of about equal numbers of events.
+
+    The table has a row per event, in any order if it has a time. A batch has ids of each
+    categorical column (B, T), numbers of each numeric one, ``time_delta`` (B, T) if there is a
+    time, static columns and the label as (B,), and ``targets`` (B, T) with ``next_event``.
+
+    Args:
+        source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, or a
+            store with a sequence per id.
+        id: Column of the sequences: the user, patient or machine.
+        time: Column of times: dates or integers. None: rows are in order, those of an id together.
+        categorical: Columns of strings or integers: kinds of events. Ids of tokens are fitted on
+            the training part.
+        numeric: Columns of numbers, standardized by the training part.
+        static: Columns with one value per id.
+        last: Number of last events of a sequence that are kept; None: all.
+        time_delta: ``log1p``: the logarithm of 1 plus the seconds since the event before is the
+            field ``time_delta``; None: there is none.
+        label: Column with one value per id: strings and integers become classes.
+        next_event: Categorical column whose next value is ``batch["targets"]``; None: none.
+        balance: Column with one value per id, such as the label, whose values are drawn equally
+            often in training; None: each sequence once.
+        split: Fractions of the sequences by ``split_by``, or ranges of time such as
+            ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences.
+        split_by: ``"id"``, or a static column whose values stay together.
+        cutoff: Date (or integer) from which on events are dropped, so that a label of what came
+            later cannot be read from them; None: none are.
+        min_count: Least number of occurrences of a token with an id of its own.
+        max_tokens: Largest number of events of a batch, padding included.
+        seed: Seed of the order; None: the one of ``seed_everything``, else 0.
+        num_workers: Processes that read.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> import pandas as pd
+        >>> columns = {"user": list("aabbb"), "event": list("xyxxz"), "t": [2, 1, 1, 2, 3]}
+        >>> data = EventDataModule(
+        ...     pd.DataFrame(columns), id="user", time="t", categorical="event",
+        ...     split={"train": 1.0},
+        ... )
+        >>> next(iter(data.train_dataloader()))["event"].shape
+        torch.Size([2, 3])
+    """
+
+    @check_arguments
+    def __init__(  # noqa: PLR0913
+        self,
+        source: Any,
+        *,
+        id: str,
+        time: str | None = None,
+        categorical: str | Sequence[str],
+        numeric: str | Sequence[str] = (),
+        static: str | Sequence[str] = (),
+        last: int | None = None,
+        time_delta: TimeDelta = "log1p",
+        label: str | None = None,
+        next_event: str | None = None,
+        balance: str | None = None,
+        split: dict[str, Any],
+        split_by: str = "id",
+        cutoff: str | int | None = None,
+        min_count: int = 1,
+        max_tokens: int = 16384,
+        seed: int | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        check_count(_OWNER, min_count=min_count, max_tokens=max_tokens)
+        check_count(_OWNER, last=1 if last is None else last)
+        self.categorical = as_names(_OWNER, "categorical", categorical)
+        self.numeric = as_names(_OWNER, "numeric", numeric)
+        self.static = as_names(_OWNER, "static", static)
+        self.label, self.next_event = label, next_event
+        if not self.categorical:
+            raise ConfigError(must_be(f"{_OWNER}: `categorical`", "a column, or several", "empty"))
+        if next_event is not None and next_event not in self.categorical:
+            needed = f"one of {', '.join(self.categorical)}, the categorical columns"
+            raise ConfigError(must_be(f"{_OWNER}: `next_event`", needed, repr(next_event)))
+        per_sequence = [*self.static, *([] if label is None else [label])]
+        per_sequence += [name for name in (balance, split_by) if name not in (None, "id", id)]
+        delta = None if time is None else time_delta
+        table = EventTable(
+            time, self.categorical, self.numeric, tuple(dict.fromkeys(per_sequence)), last, delta,
+            cutoff,
+        )  # fmt: skip
+        batching = TokenBudget(max_tokens)
+        is_table = is_grouped(source)
+        super().__init__(
+            train=source,
+            group=id if is_table else None,
+            order=time if is_table else None,
+            missing="nan" if is_table else None,
+            prepare=table,
+            split=_make_split(check_split(_OWNER, split), time, split_by, id),
+            statistics=EventStatistics(
+                self.categorical, self.numeric, self.static, label, min_count
+            ),
+            batching=batching if balance is None else Weighted(batching, balanced(balance)),
+            eval_batching=batching,
+            shift=0 if next_event is None else {next_event: 1},
+            dtype="float32",
+            seed=seed,
+            num_workers=num_workers,
+        )
+
+
+def _make_split(split: dict[str, Any], time: str | None, split_by: str, id: str) -> dict[str, Any]:
+    if any(isinstance(part, str) for part in list_parts(split)):
+        if time is None:
+            raise ConfigError(
+                f"{_OWNER}: ranges of `split` need `time`, but it is None. Name the column of the "
+                "time, or pass fractions"
+            )
+        return {"along": time, **split}
+    by = None if split_by in ("id", id) else split_by
+    return {"by": by, **split} if by is not None else split

@@ -1,0 +1,229 @@
+"""Forecasting: windows of series from a table with a row per series and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+
+from seqdata.arguments import check_arguments
+from seqdata.errors import ConfigError, check_count, must_be
+from seqdata.fitting.field_chunk import Estimator
+from seqdata.fitting.labels import Labels
+from seqdata.fitting.scales import make_scale
+from seqdata.fitting.vocabulary import Vocabulary
+from seqdata.index import DEFAULT_AXIS
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.logical_types import Categories
+from seqdata.policies.windows import Windows
+from seqdata.protocols import Store
+from seqdata.storage.fields import is_text
+from seqdata.suite.forecast_table import OBSERVED, ForecastTable, Gaps, MissingTargets
+from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
+
+_OWNER = "forecast"
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastStatistics:
+    """Estimators of the fields of a forecaster: a ``statistics`` of ``SequenceDataModule``.
+
+    Args:
+        target: Fields that are forecast, which have the scale.
+        covariates: Other fields per timestep: numbers are standardized, strings become ids.
+        static: Fields per series: strings become class indices, -1 for unknown ones.
+        scale: ``standard``, ``robust``, ``log1p`` or None.
+        by: Field whose values have a scale each; None: one scale.
+    """
+
+    target: tuple[str, ...]
+    covariates: tuple[str, ...]
+    static: tuple[str, ...]
+    scale: str | None
+    by: str | None
+
+    def __call__(self, store: Store) -> dict[str, Estimator]:
+        """Return the estimator of each field of a store."""
+        found: dict[str, Estimator] = {}
+        by = None if self.scale == "log1p" else self.by
+        target = make_scale(self.scale, by, "impute")
+        if target is not None:
+            found.update(dict.fromkeys(self.target, target))
+        plain = make_scale(None if self.scale is None else "standard", None, "impute")
+        for name in self.covariates:
+            field = store.fields[name]
+            if isinstance(field.logical, Categories):
+                found[name] = Vocabulary()
+            elif plain is not None and np.dtype(field.dtype).kind == "f":
+                found[name] = plain
+        for name in self.static:
+            field = store.fields[name]
+            if is_text(field):
+                found[name] = Labels(unknown=-1)
+            elif plain is not None and np.dtype(field.dtype).kind in "fiu":
+                found[name] = plain
+        return found
+
+
+@final
+class ForecastDataModule(SequenceDataModule):
+    """Windows of series for forecasting: a context, and the horizon after it.
+
+    The table has a row per series and time, in any order. A batch has ``batch.context[name]`` (B,
+    context) and ``batch.future[name]`` (B, horizon) of each column, static columns as (B,), and
+    a mask, ``<target>_observed``, where values of a target are masked. Observed columns are in
+    the future, too: a model must not read them there.
+
+    Args:
+        source: A table (pandas, Polars, Arrow), its file (Parquet, Arrow, CSV, JSON lines), a
+            folder or glob of such files, or a store with a sequence per series.
+        id: Column of the names of series.
+        time: Column of times: dates, or integers.
+        target: Column that is forecast, or several.
+        freq: Step of the times: ``"15min"``, ``"h"``, ``"D"``, ``"W"``, ``"MS"`` (months), or an
+            integer for times that are integers. None: the most frequent step.
+        known: Columns that are known in advance, such as prices.
+        observed: Columns that are known up to the present, such as the weather.
+        static: Columns with one value per series.
+        context: Timesteps that a model reads.
+        horizon: Timesteps that it forecasts.
+        stride: Timesteps from a window to the next; None: 1 for ``train_windows="all"``, else
+            ``horizon``.
+        train_windows: ``random``: one window at a random start in each stride, another one in every
+            epoch; ``all``: the windows at every stride.
+        anchor: Windows of evaluations are laid from the ``end`` of each series, or from the
+            ``start``.
+        split: Parts of the time: ranges, ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, or
+            fractions of each series. With ``"by"`` fractions of the values of that column, such
+            as whole series by their id. Windows of a later part read up to ``context`` timesteps
+            before it, never as their future.
+        scale: Scale of the targets, fitted on the training part: ``standard``, ``robust`` (median
+            and interquartile range), ``log1p`` (nothing is fitted) or None. Other numbers are
+            standardized, unless it is None.
+        scale_by: Column whose values have a scale each: ``"id"`` for each series; None: one scale
+            for all. Series that training does not have get the scale of all.
+        gaps: Times that are missing within a series: ``grid``: timesteps without values; ``error``.
+        missing: Missing values: ``mask``: 0 in the scale of the model, and False in the mask of a
+            target; ``impute``: the value before; ``error``.
+        calendar: Fields that are computed from dates: ``minute``, ``hour``, ``dayofweek``, ``day``,
+            ``dayofyear``, ``week``, ``month``; float32 in [-0.5, 0.5], known in advance.
+        min_history: Least timesteps of a series before its first forecast; shorter contexts are
+            filled up with masked timesteps. None: ``context``.
+        batch_size: Windows of a batch.
+        seed: Seed of order and random windows; None: the one of ``seed_everything``, else 0.
+        num_workers: Processes that read.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+
+    Examples:
+        >>> import pandas as pd
+        >>> hours = pd.date_range("2024-01-01", periods=48, freq="h")
+        >>> table = pd.DataFrame({"site": "a", "time": hours, "load": range(48)})
+        >>> data = ForecastDataModule(
+        ...     table, id="site", time="time", target="load", context=12, horizon=4,
+        ...     split={"train": "..2024-01-02", "val": "2024-01-02.."},
+        ... )
+        >>> next(iter(data.train_dataloader())).future["load"].shape[1]
+        4
+    """
+
+    @check_arguments
+    def __init__(  # noqa: PLR0913
+        self,
+        source: Any,
+        *,
+        id: str,
+        time: str,
+        target: str | Sequence[str],
+        freq: str | int | None = None,
+        known: str | Sequence[str] = (),
+        observed: str | Sequence[str] = (),
+        static: str | Sequence[str] = (),
+        context: int,
+        horizon: int,
+        stride: int | None = None,
+        train_windows: Literal["random", "all"] = "random",
+        anchor: Literal["end", "start"] = "end",
+        split: dict[str, Any],
+        scale: Literal["standard", "robust", "log1p"] | None = "standard",
+        scale_by: str | None = "id",
+        gaps: Gaps = "grid",
+        missing: MissingTargets = "mask",
+        calendar: str | Sequence[str] = (),
+        min_history: int | None = None,
+        batch_size: int = 256,
+        seed: int | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        history = _check_windows(context, horizon, stride, min_history, batch_size, train_windows)
+        make_scale(scale)
+        self.context, self.horizon, self.time = context, horizon, time
+        self.target = as_names(_OWNER, "target", target)
+        self.known = as_names(_OWNER, "known", known)
+        self.observed = as_names(_OWNER, "observed", observed)
+        self.static = as_names(_OWNER, "static", static)
+        self.calendar = as_names(_OWNER, "calendar", calendar)
+        table = ForecastTable(
+            time, self.target, self.known, self.observed, self.static, freq, gaps, missing,
+            self.calendar, padding=context - history, zeros=scale is None,
+            min_length=history + horizon,
+        )  # fmt: skip
+        covariates = (*self.known, *self.observed)
+        by = id if scale_by == "id" else scale_by
+        is_random, is_table = train_windows == "random", is_grouped(source)
+        super().__init__(
+            train=source,
+            group=id if is_table else None,
+            order=time if is_table else None,
+            missing="nan" if is_table else None,
+            prepare=table,
+            split=_make_split(check_split(_OWNER, split), time, context),
+            statistics=ForecastStatistics(self.target, covariates, self.static, scale, by),
+            batching=Windows(
+                context, stride or (horizon if is_random else 1), batch_size, horizon, is_random
+            ),
+            eval_batching=Windows(context, stride or horizon, batch_size, horizon, anchor=anchor),
+            dtype="float32",
+            seed=seed,
+            num_workers=num_workers,
+        )
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """Names of the masks of targets that the data has; the data is opened for it."""
+        store = self._sources.get_store("train")
+        names = [f"{name}_{OBSERVED}" for name in self.target]
+        return tuple(name for name in names if store is not None and name in store.fields)
+
+
+def _check_windows(
+    context: int, horizon: int, stride: int | None, min_history: int | None, batch_size: int,
+    train_windows: str,
+) -> int:  # fmt: skip
+    """Return the least timesteps of a context.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+    """
+    check_count(_OWNER, context=context, horizon=horizon, batch_size=batch_size)
+    check_count(_OWNER, stride=1 if stride is None else stride)
+    history = context if min_history is None else min_history
+    check_count(_OWNER, min_history=history)
+    if history > context:
+        needed = f"at most `context`, {context}"
+        raise ConfigError(must_be(f"{_OWNER}: `min_history`", needed, repr(min_history)))
+    if train_windows not in ("random", "all"):
+        needed = "'random' or 'all'"
+        raise ConfigError(must_be(f"{_OWNER}: `train_windows`", needed, repr(train_windows)))
+    return history
+
+
+def _make_split(split: dict[str, Any], time: str, context: int) -> dict[str, Any]:
+    """Return the split in time, unless it is by a column."""
+    if split.get("by") is not None or split.get("stratify") is not None:
+        return split
+    has_ranges = any(isinstance(part, str) for part in list_parts(split))
+    return {"along": time if has_ranges else DEFAULT_AXIS, "context": context, **split}

@@ -1,0 +1,49 @@
+"""Sources and parts of the DataModules of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqdata.errors import ConfigError, must_be
+from seqdata.resolve import is_location, is_store
+from seqdata.runs.options import SPLIT_OPTIONS
+from seqdata.storage.arrow.manifest import MANIFEST
+
+
+def as_names(owner: str, argument: str, value: Any) -> tuple[str, ...]:
+    """Return a name, or several, as a tuple.
+
+    Raises:
+        ConfigError: If they are not names.
+    """
+    names = (value,) if isinstance(value, str) else value
+    is_names = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    if not is_names:
+        raise ConfigError(must_be(f"{owner}: `{argument}`", "a name, or several", repr(value)))
+    return tuple(names)
+
+
+def is_grouped(source: Any) -> bool:
+    """Return whether rows of a source are still to be grouped: it is not a store of sequences."""
+    if is_store(source):
+        return False
+    return not (is_location(source) and (Path(source) / MANIFEST).is_file())
+
+
+def list_parts(split: Mapping[str, Any]) -> list[Any]:
+    """Return the fractions or ranges of a split, without its options."""
+    return [value for name, value in split.items() if name not in SPLIT_OPTIONS]
+
+
+def check_split(owner: str, split: Any) -> dict[str, Any]:
+    """Return a split as a dict.
+
+    Raises:
+        ConfigError: If it is not a mapping with a part ``train``.
+    """
+    if not isinstance(split, Mapping) or "train" not in split:
+        example = "Write e.g. {'train': 0.8, 'val': 0.2}"
+        raise ConfigError(must_be(f"{owner}: `split`", "parts with 'train'", repr(split), example))
+    return dict(split)

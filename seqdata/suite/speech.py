@@ -1,0 +1,437 @@
+"""Speech: recordings and their transcripts, as features and ids of characters or tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+
+from seqdata.arguments import check_arguments
+from seqdata.collators.padded import Padded
+from seqdata.errors import ConfigError, check_count, must_be
+from seqdata.fitting.vocabulary import FIRST_ID, PAD_ID, Vocabulary
+from seqdata.host import default_host
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.loading.transforms.declare import (
+    Ragged,
+    columnar,
+    get_declared_axes,
+    is_columnar,
+)
+from seqdata.policies.token_budget import TokenBudget
+from seqdata.suite.sources import check_split
+
+_OWNER = "speech"
+_BACKEND, _PACKAGE = "audio", "seqdata-audio"
+_TEXT_PACKAGE = "seqdata-text"
+_AUDIO, _RATE, _TEXT = "audio", "rate", "text"
+_MELS = 80
+_FRAMES_PER_SECOND = 100
+
+BLANK_ID = PAD_ID
+"""Index of the blank of CTC: no character or token has it."""
+IGNORED_ID = -100
+"""Padding of labels: what ``torch.nn.functional.cross_entropy`` ignores."""
+
+_INPUTS, _LABELS, _MASK = "decoder_input_ids", "labels", "decoder_attention_mask"
+_DECODER_FIELDS = (_INPUTS, _LABELS, _MASK)
+_PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>")
+_ADDED_TO_CHARS = 2  # bos and eos come before the first character
+_ADDED_FOR_CTC = 1  # a token with the id 0 would be the blank
+
+
+@columnar
+@dataclass(frozen=True)
+class Steps:
+    """Columnar transforms, one after the other.
+
+    Args:
+        features: Transform that makes features of samples; None: samples stay.
+        augment: Transform of these, which keeps their lengths; None: none.
+        text: Transform of the transcript; None: it stays.
+    """
+
+    features: Any
+    augment: Any = None
+    text: TextIds | None = None
+
+    @property
+    def lengths(self) -> Any:
+        """Function from samples to frames, int64 (n,); None: lengths stay."""
+        return getattr(self.features, "lengths", None)
+
+    @property
+    def axes(self) -> dict[str, str | None]:
+        """Field -> axis, of the fields that are made."""
+        return {**get_declared_axes(self.features), **get_declared_axes(self.text)}
+
+    def __call__(self, columns: dict[str, Any], seeds: Any) -> dict[str, Any]:
+        """Return the columns, transformed by each."""
+        for step in (self.features, self.augment, self.text):
+            columns = columns if step is None else step(columns, seeds)
+        return columns
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids of a decoder.
+
+    Args:
+        pad: Padding of decoder inputs.
+        bos: Begin of a text.
+        eos: End of a text.
+    """
+
+    pad: int
+    bos: int
+    eos: int
+
+
+@columnar
+@dataclass(frozen=True)
+class TextIds:
+    """Ids of transcripts: ``text`` for CTC, or inputs, labels and mask of a decoder.
+
+    Args:
+        tokenizer: Tokenizer of seqdata-text; None: the vocabulary of characters made ids before.
+        special: Ids of a decoder; None: for CTC.
+    """
+
+    tokenizer: Any = None
+    special: SpecialIds | None = None
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """Field -> axis, of the fields that are made."""
+        return dict.fromkeys((_TEXT,) if self.special is None else _DECODER_FIELDS, _TEXT)
+
+    def __call__(self, columns: dict[str, Any], seeds: Any) -> dict[str, Any]:
+        """Return the columns, with ids in the place of texts."""
+        del seeds
+        others = {name: column for name, column in columns.items() if name != _TEXT}
+        text = columns[_TEXT]
+        if self.tokenizer is None:
+            ids, lengths = text.values, text.lengths
+            ids = np.where(ids >= FIRST_ID, ids + _ADDED_TO_CHARS, ids)
+        else:
+            ids, lengths = self.tokenizer.encode(text, threads=1)
+        if self.special is None:
+            return {**others, _TEXT: Ragged(ids + _ADDED_FOR_CTC, lengths)}
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        inputs = np.insert(ids, offsets[:-1], self.special.bos)
+        labels = np.insert(ids, offsets[1:], self.special.eos)
+        longer = lengths + 1
+        values = (inputs, labels, np.ones(len(inputs), dtype=np.bool_))
+        named = zip(_DECODER_FIELDS, values, strict=True)
+        return {**others, **{name: Ragged(each, longer) for name, each in named}}
+
+
+@dataclass(frozen=True)
+class HasColumn:
+    """Check, before a split, that recordings have the column to split by.
+
+    Args:
+        by: Name of the column.
+    """
+
+    by: str
+
+    def __call__(self, store: Any) -> Any:
+        """Return the store.
+
+        Raises:
+            ConfigError: If it has no such field.
+        """
+        if self.by not in store.fields:
+            others = [name for name in store.fields if name not in (_AUDIO, _RATE, _TEXT)]
+            found = f"has {', '.join(others)}" if others else "has no further columns"
+            raise ConfigError(
+                f"{_OWNER}: `split_by` must be a column of the transcript, but is {self.by!r}, and "
+                f"it {found}. Name the column of the speakers, or pass split_by=None, by which "
+                "one speaker may be in two parts"
+            )
+        return store
+
+
+@final
+class SpeechDataModule(SequenceDataModule):
+    """Recordings with transcripts: features along ``time``, ids along ``text``.
+
+    ``batch["mel"]`` is float32 (B, frames, 80) with ``batch.lengths``. With ``target="ctc"``
+    ``batch["text"]`` is int64 (B, N) with ``batch.lengths_of["text"]``; 0 is padding and the blank.
+    With ``"seq2seq"`` there are ``batch["decoder_input_ids"]``, int64 (B, N + 1): begin and text;
+    ``batch["labels"]``, the same shape: text and end, -100 in the padding; and
+    ``batch["decoder_attention_mask"]``, bool. ``sizes["ids"]`` has the ids of begin, end and
+    padding, or the blank; ``decode`` makes text of ids.
+
+    Characters are those of the training part; 1 is one that training does not have. The ids of a
+    tokenizer are its own; for CTC they are 1 higher. A begin, end or padding that a tokenizer does
+    not have gets an id after its last one.
+
+    Args:
+        source: A folder, file or glob of recordings.
+        transcript: Table of texts: CSV, TSV, Parquet, JSON lines or a DataFrame, with ``file`` (or
+            ``path``, ``audio_filepath``) and ``text`` (or ``sentence``, ``transcript``); its other
+            columns become fields.
+        features: ``"log_mel"``: 80 bands, 25 ms every 10 ms; a columnar transform of
+            seqdata-audio; None: samples.
+        rate: Samples per second of all recordings.
+        tokenizer: ``"chars"``; or what seqdata-text opens: a tokenizer's file or folder, the name
+            of an encoding, ``"bytes"``, or an object of a library of tokenizers.
+        target: ``"ctc"``: the ids of a text; ``"seq2seq"``: inputs and labels of a decoder.
+        max_seconds: Longest recording; longer ones are dropped. None: all are read.
+        batch_seconds: Seconds of a batch, padding included.
+        augment: Columnar transform of the features of training, such as masks.
+        split: Fractions of the recordings by ``split_by``, or of each value of it.
+        split_by: Field whose values stay together in a part: ``"speaker"``; None: recordings.
+        seed: Seed of the order and of transforms; None: the one of ``seed_everything``, else 0.
+        num_workers: Processes that read.
+
+    Raises:
+        ConfigError: If an argument is invalid, or seqdata-audio is not installed, or seqdata-text,
+            which opens tokenizers.
+
+    Examples:
+        >>> import wave
+        >>> import pandas as pd
+        >>> for name in ("a.wav", "b.wav"):
+        ...     with wave.open(name, "wb") as file:  # 1 channel, int16, 1 second
+        ...         file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        ...         file.writeframes(bytes(32_000))
+        >>> table = [{"file": "a.wav", "text": "yes"}, {"file": "b.wav", "text": "no"}]
+        >>> data = SpeechDataModule(
+        ...     "*.wav", transcript=pd.DataFrame(table), target="seq2seq", split={"train": 1.0},
+        ...     split_by=None,
+        ... )
+        >>> batch = next(iter(data.train_dataloader()))
+        >>> batch["mel"].shape, batch["labels"].shape
+        (torch.Size([2, 101, 80]), torch.Size([2, 4]))
+        >>> data.sizes["ids"]
+        {'pad': 0, 'bos': 2, 'eos': 3}
+    """
+
+    @check_arguments
+    def __init__(  # noqa: PLR0913
+        self,
+        source: Any,
+        *,
+        transcript: Any,
+        features: Any = "log_mel",
+        rate: int = 16_000,
+        tokenizer: Any = "chars",
+        target: Literal["ctc", "seq2seq"] = "ctc",
+        max_seconds: float | None = None,
+        batch_seconds: float = 300,
+        augment: Any = None,
+        split: dict[str, Any],
+        split_by: str | None = "speaker",
+        seed: int | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        if target not in ("ctc", "seq2seq"):
+            raise ConfigError(must_be(f"{_OWNER}: `target`", "'ctc' or 'seq2seq'", repr(target)))
+        check_count(_OWNER, rate=rate)
+        backend = _find_backend()
+        transform = _make_features(features, rate, backend)
+        _check_augment(transform, augment)
+        self._features, self._rate = transform, rate
+        self._tokenizer = None if tokenizer == "chars" else _load_tokenizer(tokenizer)
+        self._special = None if target == "ctc" else _find_special(self._tokenizer)
+        text = None
+        if self._tokenizer is not None or self._special is not None:
+            text = TextIds(self._tokenizer, self._special)
+        parts = check_split(_OWNER, split)
+        if split_by is not None:
+            parts.setdefault("by", split_by)
+        padding = None
+        if self._special is not None:
+            padding = Padded({_INPUTS: self._special.pad, _LABELS: IGNORED_ID})
+        characters = {_TEXT: Vocabulary(tokens="characters")}
+        super().__init__(
+            train=source,
+            backend=dataclasses.replace(backend, transcript=transcript),
+            split=parts,
+            statistics=characters if self._tokenizer is None else None,
+            batching=_make_policy(transform, rate, batch_seconds, max_seconds),
+            transform=_join(transform, augment, text),
+            eval_transform=_join(transform, None, text),
+            collator=padding,
+            prepare=HasColumn(parts["by"]) if isinstance(parts.get("by"), str) else None,
+            fields=(_AUDIO, _RATE, _TEXT),
+            seed=seed,
+            num_workers=num_workers,
+        )
+
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Sizes that a model needs, by kind and field.
+
+        ``features`` are the numbers of a frame; ``vocabulary`` is the number of ids; ``ids`` has
+        ``pad``, ``bos`` and ``eos`` of a decoder, or the ``blank`` of CTC.
+        """
+        sizes = super().sizes
+        sizes["features"] = _measure_features(self._features, self._rate)
+        if self._special is None:
+            sizes["ids"] = {"blank": BLANK_ID}
+        else:
+            sizes["ids"] = dataclasses.asdict(self._special)
+        if self._tokenizer is None:
+            added = 0 if self._special is None else _ADDED_TO_CHARS
+            sizes["vocabulary"][_TEXT] += added
+        else:
+            added = _ADDED_FOR_CTC if self._special is None else 0
+            last = max(sizes["ids"].values())
+            count = max(self._tokenizer.vocab_size + added, last + 1)
+            sizes["vocabulary"] = {_TEXT: count}
+        return sizes
+
+    def decode(self, ids: Any) -> str:
+        """Return the text of the ids of one row: of labels, or predicted ones.
+
+        Begin, end, padding, blanks and unknown characters are dropped; repeated ids are kept.
+
+        Args:
+            ids: Integers: a list, an array or a tensor of one dimension.
+
+        Raises:
+            ConfigError: If one is not an id.
+        """
+        values = np.asarray(ids.detach().cpu() if hasattr(ids, "detach") else ids).reshape(-1)
+        values = values[values != IGNORED_ID]
+        if self._special is None:
+            values = values[values != BLANK_ID]
+        else:
+            values = values[~np.isin(values, dataclasses.astuple(self._special))]
+        if self._tokenizer is not None:
+            added = _ADDED_FOR_CTC if self._special is None else 0
+            text: str = self._tokenizer.decode(values - added)
+            return text
+        added = 0 if self._special is None else _ADDED_TO_CHARS
+        self._fit_statistics()
+        vocabulary: Any = self._sources.options.statistics
+        characters = vocabulary[_TEXT].inverse(np.where(values >= FIRST_ID, values - added, values))
+        return "".join(each for each in characters if each is not None)
+
+
+def _load_tokenizer(tokenizer: Any) -> Any:
+    """Return a tokenizer, as seqdata-text opens it.
+
+    Raises:
+        ConfigError: If seqdata-text is not installed, or it is not a tokenizer.
+    """
+    backend = default_host().find("backend", _TEXT)
+    if backend is None:
+        raise ConfigError(
+            f"{_OWNER}: `tokenizer` {tokenizer!r} needs the package {_TEXT_PACKAGE}, which is not "
+            f"installed. pip install {_TEXT_PACKAGE}, or pass 'chars'"
+        )
+    package: Any = importlib.import_module(type(backend).__module__.partition(".")[0])
+    return package.load_tokenizer(tokenizer)
+
+
+def _find_special(tokenizer: Any) -> SpecialIds:
+    """Return the ids of a decoder: those of the tokenizer, and new ones for what it lacks."""
+    if tokenizer is None:
+        return SpecialIds(PAD_ID, FIRST_ID, FIRST_ID + 1)
+    pads = [tokenizer.model.find(name) for name in _PAD_NAMES]
+    found = {
+        "pad": next((id_ for id_ in pads if id_ is not None), None),
+        "bos": tokenizer.bos_id,
+        "eos": tokenizer.eos_id,
+    }
+    following = itertools.count(tokenizer.vocab_size)
+    named = {name: next(following) if id_ is None else id_ for name, id_ in found.items()}
+    return SpecialIds(**named)
+
+
+def _measure_features(features: Any, rate: int) -> dict[str, int]:
+    """Return the numbers of a frame of each field of floats that a transform makes."""
+    if features is None:
+        return {}
+    silence = Ragged(np.zeros(rate, np.int16), np.array([rate], dtype=np.int64))
+    made = features({_AUDIO: silence, _RATE: np.array([rate])}, np.zeros(1, np.uint64))
+    return {
+        name: int(np.prod(column.values.shape[1:]))
+        for name, column in made.items()
+        if isinstance(column, Ragged) and column.values.dtype.kind == "f"
+    }
+
+
+def _find_backend() -> Any:
+    """Return the backend of seqdata-audio.
+
+    Raises:
+        ConfigError: If it is not installed.
+    """
+    backend = default_host().find("backend", _BACKEND)
+    if backend is None:
+        raise ConfigError(
+            f"{_OWNER}: SpeechDataModule needs the package {_PACKAGE}, which is not installed. "
+            f"pip install {_PACKAGE}"
+        )
+    return backend
+
+
+def _make_features(features: Any, rate: int, backend: Any) -> Any:
+    """Return the transform that makes features; None where they are the samples.
+
+    Raises:
+        ConfigError: If it is not a columnar transform that says what lengths become.
+    """
+    if features == "log_mel":
+        package: Any = importlib.import_module(type(backend).__module__.partition(".")[0])
+        hop, window = rate // _FRAMES_PER_SECOND, rate // 40
+        return package.LogMel(rate=rate, n_mels=_MELS, n_fft=window, hop_length=hop)
+    is_transform = is_columnar(features) and hasattr(features, "lengths")
+    if features is not None and not is_transform:
+        needed = "'log_mel', None, or a columnar transform with `lengths`, such as MFCC(...)"
+        raise ConfigError(must_be(f"{_OWNER}: `features`", needed, repr(features)))
+    return features
+
+
+def _check_augment(transform: Any, augment: Any) -> None:
+    """Raise if an augmentation is not columnar, or there are no features.
+
+    Raises:
+        ConfigError: If so.
+    """
+    if augment is not None and (transform is None or not is_columnar(augment)):
+        needed = "a columnar transform of features"
+        found = repr(augment) if transform is not None else "of samples (features=None)"
+        raise ConfigError(must_be(f"{_OWNER}: `augment`", needed, found))
+
+
+def _join(features: Any, augment: Any, text: TextIds | None) -> Steps | None:
+    """Return the transforms as one; None if there is none."""
+    is_any = features is not None or text is not None
+    return Steps(features, augment, text) if is_any else None
+
+
+def _make_policy(
+    transform: Any, rate: int, batch_seconds: float, max_seconds: float | None
+) -> TokenBudget:
+    """Return the policy, with seconds as timesteps of what the transform makes.
+
+    Raises:
+        ConfigError: If a number of seconds is not above 0, or the longest recording needs more.
+    """
+    for name, value in (("batch_seconds", batch_seconds), ("max_seconds", max_seconds)):
+        if value is not None and not (isinstance(value, int | float) and value > 0):
+            raise ConfigError(must_be(f"{_OWNER}: `{name}`", "a number above 0", repr(value)))
+    if max_seconds is not None and max_seconds > batch_seconds:
+        needed = f"at most `batch_seconds` ({batch_seconds})"
+        raise ConfigError(must_be(f"{_OWNER}: `max_seconds`", needed, repr(max_seconds)))
+
+    def count(seconds: float) -> int:
+        samples = np.array([round(seconds * rate)], dtype=np.int64)
+        return int((samples if transform is None else transform.lengths(samples))[0])
+
+    longest: Mapping[str, Any] = {}
+    if max_seconds is not None:
+        longest = {"max_length": count(max_seconds), "too_long": "drop"}
+    return TokenBudget(count(batch_seconds), **longest)

@@ -1,0 +1,193 @@
+"""Stores that are written into the user's cache when they are first needed, then read from there.
+
+A table that is prepared for a DataModule is in memory as long as it fits; a larger one is prepared
+in parts of whole sequences, and written once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.api import open_store, write_store
+from seqdata.capabilities import SupportsCopy, get_version
+from seqdata.errors import CacheError
+from seqdata.protocols import Store
+from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
+from seqdata.storage.indexed.shards import cache_folder
+from seqdata.storage.memory import MemoryStore
+from seqdata.storage.remote.cache_folder import cache_lock
+from seqdata.storage.views import SequenceStore, View
+
+MEMORY_BYTES = 256 << 20
+"""Bytes of the columns of a table from which on it is prepared in parts and written once."""
+PART_BYTES = 16 << 20
+"""Bytes of the columns of a part; a longer sequence is a part of its own."""
+_SHARD_BYTES = 64 << 20  # a shard is in memory until it is written
+_REPORT = "prepared.json"
+_VERSION = 1  # of what a preparation makes of a table
+_NOTE_OF_STREAM = (
+    "prepared in memory: a stream cannot be recognized again. Write it to a Parquet file, and pass "
+    "that"
+)
+_MOST_SECONDS = 86_400.0  # that a process waits for another one that writes
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOnce:
+    """Writes a store once, by its fingerprint; a ``prepare`` of ``SequenceDataModule``.
+
+    Args:
+        folder: Folder of such stores; None: in the user's cache.
+    """
+
+    folder: str | None = None
+
+    def __call__(self, store: Any) -> tuple[SequenceStore, list[str]]:
+        """Return the written store, and what was done. Other processes wait for the first one."""
+        root = None if self.folder is None else Path(self.folder)
+        location = _make_location(root, f"{store.fingerprint}{get_version(store) or ''}")
+        with cache_lock(location.parent, _MOST_SECONDS):
+            if (location / MANIFEST).is_file():
+                return open_store(location), [f"read from {location}, where it was written before"]
+            return write_store(location, store), [f"written once to {location}"]
+
+
+class Preparation(Protocol):
+    """Prepares the sequences of a table, all at once or part by part."""
+
+    def iter_rows(self, store: SequenceStore, *, is_part: bool) -> Iterator[dict[str, Any]]:
+        """Yield the prepared sequences of a store.
+
+        Args:
+            store: All sequences, or some of them.
+            is_part: Whether others follow, or came before: fields must be alike in all parts.
+        """
+        ...
+
+    def finish(self) -> tuple[list[str], Sequence[str]]:
+        """Return notes of what was done, and names of fields that none of the sequences needs.
+
+        Raises:
+            DataError: If no sequence is left.
+        """
+        ...
+
+
+def prepare_store(
+    store: SequenceStore,
+    names: Sequence[str],
+    options: str,
+    start: Callable[[Sequence[SequenceStore]], Preparation],
+) -> tuple[SequenceStore, list[str]]:
+    """Return a prepared store, and what was done: in memory, or written once if it is large.
+
+    A store whose data is in memory already is prepared there.
+
+    Args:
+        store: All sequences.
+        names: The fields that are read.
+        options: What identifies the preparation.
+        start: ``start(parts)`` returns the preparation of stores that follow one another.
+
+    Raises:
+        SeqDataError: If the data does not fit the preparation, or the cache cannot be written.
+    """
+    starts, version = _cut(store, names), get_version(store)
+    if len(starts) == 1 or version is None:
+        preparation = start([store])
+        in_memory = MemoryStore.of(_iter_all(preparation, [store]))
+        notes, _ = preparation.finish()
+        return in_memory, [*notes, *([_NOTE_OF_STREAM] if len(starts) > 1 else [])]
+    key = f"{_VERSION}\n{store.fingerprint}\n{version}\n{options}"
+    location = _make_location(None, key)
+    report = location.parent / _REPORT
+    with cache_lock(location.parent, _MOST_SECONDS):
+        known = read_with_digest(report)
+        if known is None or not (location / MANIFEST).is_file():
+            known = _write_parts(location, _Parts(store, starts), start)
+            notes = [f"prepared in {len(starts)} parts, and written once to {location}"]
+        else:
+            notes = [f"read from {location}, where it was prepared before"]
+        done = json.loads(known)
+        opened = open_store(location)
+    shown = [name for name in opened.fields if name not in done["hidden"]]
+    prepared = opened if len(shown) == len(opened.fields) else opened.select(*shown)
+    return prepared, [*done["notes"], *notes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts(Sequence[SequenceStore]):
+    """Views of consecutive sequences of a store."""
+
+    store: SequenceStore
+    starts: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: Any) -> Any:
+        stop = [*self.starts, len(self.store)][number + 1]
+        return self.store.take(np.arange(self.starts[number], stop, dtype=np.int64))
+
+
+def _write_parts(
+    location: Path, parts: _Parts, start: Callable[[Sequence[SequenceStore]], Preparation]
+) -> bytes:
+    """Write a store, then what was done; the report is there once both are complete."""
+    preparation = start(parts)
+    rows = _iter_all(preparation, parts)
+    write_store(location, rows, shard_bytes=_SHARD_BYTES, resume=False, overwrite=True)
+    notes, hidden = preparation.finish()
+    content = json.dumps({"notes": notes, "hidden": list(hidden)}).encode()
+    write_with_digest(location.parent / _REPORT, content)
+    return content
+
+
+def _iter_all(preparation: Preparation, parts: Sequence[SequenceStore]) -> Iterator[dict[str, Any]]:
+    for number in range(len(parts)):
+        yield from preparation.iter_rows(parts[number], is_part=len(parts) > 1)
+    preparation.finish()  # raises if nothing is left, before a writer says so in other words
+
+
+def _cut(store: SequenceStore, names: Sequence[str]) -> list[int]:
+    """Return the first sequence of each part; one part if all fits into memory or is there."""
+    lengths = np.asarray(next(iter(store.lengths_of.values()))).astype(np.int64)
+    ragged = [store.fields[name] for name in names if store.fields[name].axis is not None]
+    width = sum(np.dtype(field.dtype).itemsize for field in ragged)
+    offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths * width)])
+    if offsets[-1] <= MEMORY_BYTES or _is_in_memory(store):
+        return [0]
+    starts = [0]
+    while True:
+        most = int(offsets[starts[-1]]) + PART_BYTES
+        stop = max(starts[-1] + 1, int(np.searchsorted(offsets, most, side="right")) - 1)
+        if stop >= len(store):
+            return starts
+        starts.append(stop)
+
+
+def _is_in_memory(store: Store) -> bool:
+    base = store.base if isinstance(store, View) else store
+    return isinstance(base, SupportsCopy) and base.is_copied_to_workers
+
+
+def _make_location(root: Path | None, key: str) -> Path:
+    root = cache_folder() / "stores" if root is None else root
+    location = root / hashlib.sha256(key.encode()).hexdigest()[:32] / "store"
+    try:
+        location.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CacheError(
+            f"{root}: must be writable to keep a store that is written once, but is not "
+            f"({error.strerror}). Set SEQDATA_CACHE to a writable folder"
+        ) from error
+    return location

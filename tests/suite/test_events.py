@@ -1,0 +1,209 @@
+"""Event sequences: ids of the training part, time between events, what is cut and what is drawn."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from seqdata import ConfigError, EventDataModule
+from seqdata.errors import SeqDataError
+from tests.suite.samples import library_tokens
+
+
+def visits(seed=0):
+    """Return visits of 40 users, in a random order of rows."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for user in range(40):
+        count = int(random.integers(1, 12))
+        times = np.sort(random.choice(10_000, count, replace=False))
+        for time in times:
+            rows.append(
+                {
+                    "user": f"u{user}",
+                    "time": pd.Timestamp("2024-01-01") + pd.Timedelta(minutes=int(time)),
+                    "page": random.choice(["home", "search", "buy"]),
+                    "amount": float(random.normal()),
+                    "country": ("DE", "FR", "US")[user % 3],
+                    "churned": user % 4 == 0,
+                }
+            )
+    return pd.DataFrame(rows).sample(frac=1, random_state=seed).reset_index(drop=True)
+
+
+def data_of(table=None, **options):
+    chosen = {
+        "id": "user", "time": "time", "categorical": "page", "split": {"train": 0.75, "val": 0.25},
+        "seed": 1, "max_tokens": 64,
+    }  # fmt: skip
+    return EventDataModule(visits() if table is None else table, **{**chosen, **options})
+
+
+def rows_of(loader, *names):
+    """User -> its rows of the fields, without padding."""
+    found = {}
+    for batch in loader:
+        for row, user in enumerate(batch["user"]):
+            if batch.weight[row]:
+                assert user not in found
+                length = int(batch.lengths[row])
+                found[user] = [batch[name][row][:length].tolist() for name in names]
+    return found
+
+
+def test_events_are_those_of_a_plain_computation():
+    table = visits()
+    data = data_of(table, numeric="amount")
+    data.setup("fit")
+    found = rows_of(data.train_dataloader(), "page", "amount", "time_delta")
+    train = table[table["user"].isin(found)]
+    counts = train["page"].value_counts()
+    order = sorted(counts.index, key=lambda page: (-counts[page], page))
+    ids = {page: number + 2 for number, page in enumerate(order)}
+    mean, std = train["amount"].mean(), train["amount"].std(ddof=0)
+    assert 20 < len(found) < 40
+    for user, (pages, amounts, deltas) in found.items():
+        own = table[table["user"] == user].sort_values("time")
+        assert pages == [ids[page] for page in own["page"]]
+        np.testing.assert_allclose(amounts, (own["amount"] - mean) / std, rtol=1e-5, atol=1e-6)
+        seconds = own["time"].diff().dt.total_seconds().fillna(0)
+        np.testing.assert_allclose(deltas, np.log1p(seconds), rtol=1e-6)
+    assert data.sizes["vocabulary"] == {"page": 5}
+
+
+def test_a_token_of_the_validation_part_only_is_unknown():
+    table = visits()
+    data = data_of(table)
+    data.setup("fit")
+    val = set(rows_of(data.val_dataloader(), "page"))
+    table["page"] = table["page"].where(~table["user"].isin(val), "never seen")
+    data = data_of(table)
+    data.setup("fit")
+    assert data.statistics["page"].tokens == ["buy", "home", "search"] or set(
+        data.statistics["page"].tokens
+    ) == {"buy", "home", "search"}
+    pages = rows_of(data.val_dataloader(), "page")
+    assert {page for (row,) in pages.values() for page in row} == {1}
+
+
+def test_the_last_events_before_a_cutoff_are_kept():
+    table = visits()
+    data = data_of(table, split={"train": 1.0}, last=3, cutoff="2024-01-05")
+    data.setup("fit")
+    found = rows_of(data.train_dataloader(), "time")
+    expected = {}
+    for user, own in table[table["time"] < "2024-01-05"].groupby("user"):
+        times = own["time"].sort_values().astype("datetime64[us]")[-3:]
+        expected[user] = [times.astype("int64").tolist()]
+    assert found == expected
+    text = data.describe()
+    assert "events from 2024-01-05 on are dropped" in text
+    assert "earlier events are dropped" in text
+
+
+def test_missing_numbers_are_filled_and_counted():
+    table = visits()
+    table["income"] = table["user"].map(lambda user: np.nan if user == "u3" else 1.0 + len(user))
+    table.loc[table.index % 3 == 0, "amount"] = np.nan
+    data = data_of(table, numeric="amount", static="income", last=2)
+    data.setup("fit")
+    last = table.sort_values(["user", "time"]).groupby("user").tail(2)
+    count = int(last["amount"].isna().sum())
+    described = data.describe()
+    assert f"{count} missing values of 'amount' are filled with the mean of train" in described
+    assert "1 missing values of 'income' are filled" in described
+    values = [batch["amount"][batch.mask] for batch in data.train_dataloader()]
+    assert all(bool(each.isfinite().all()) for each in values)
+    assert any(bool((each == 0).any()) for each in values)  # the mean
+    assert "missing" not in data_of(visits(), numeric="amount").describe()
+
+
+def test_the_next_event_is_the_target():
+    data = data_of(split={"train": 1.0}, next_event="page")
+    data.setup("fit")
+    for batch in data.train_dataloader():
+        for row in range(len(batch)):
+            length = int(batch.lengths[row])
+            assert (
+                batch["targets"][row][: length - 1].tolist()
+                == batch["page"][row][1:length].tolist()
+            )
+
+
+def test_labels_are_classes_and_are_drawn_equally_often():
+    data = data_of(label="churned", static="country", balance="churned", split={"train": 1.0})
+    data.setup("fit")
+    drawn = np.concatenate(
+        [np.array(batch["churned"].tolist()) for batch in data.train_dataloader()]
+    )
+    assert abs(drawn.mean() - 0.5) < 0.06  # 0.25 of the users
+    assert data.sizes["classes"] == {"churned": 2, "country": 3}
+
+
+def test_a_column_keeps_its_values_together_and_time_cuts_sequences():
+    data = data_of(split_by="country", split={"train": 0.6, "val": 0.4, "exact": True})
+    data.setup("fit")
+    countries = [
+        {country for batch in loader for country in batch["country"]}
+        for loader in (data.train_dataloader(), data.val_dataloader())
+    ]
+    assert countries[0]
+    assert countries[1]
+    assert not countries[0] & countries[1]
+    data = data_of(split={"train": "..2024-01-05", "val": "2024-01-05.."})
+    data.setup("fit")
+    bound = int(np.datetime64("2024-01-05", "us").astype("int64"))
+    train = rows_of(data.train_dataloader(), "time")
+    val = rows_of(data.val_dataloader(), "time")
+    assert max(max(times) for (times,) in train.values()) < bound
+    assert min(min(times) for (times,) in val.values()) >= bound
+
+
+def test_tokens_of_a_real_library():
+    table = library_tokens()
+    data = EventDataModule(
+        table.sample(frac=1, random_state=0), id="module", time="order", categorical="kind",
+        numeric="length", label="is_private", split={"train": 0.7, "val": 0.3}, min_count=5,
+        max_tokens=2000,
+    )  # fmt: skip
+    data.setup("fit")
+    kinds = data.statistics["kind"]
+    counts = table[table["module"].isin({m for b in data.train_dataloader() for m in b["module"]})]
+    frequent = counts["kind"].value_counts()
+    assert set(kinds.tokens) == set(frequent.index[frequent >= 5])
+    for batch in data.train_dataloader():
+        assert batch["kind"].numel() <= 2000
+        row = batch["kind"][0][: int(batch.lengths[0])].tolist()
+        own = table[table["module"] == batch["module"][0]].sort_values("order")["kind"]
+        ids = {token: number + 2 for number, token in enumerate(kinds.tokens)}
+        assert row == [ids.get(kind, 1) for kind in own]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"categorical": ()}, "`categorical` must be a column, or several, but is empty"),
+        ({"next_event": "amount"}, "`next_event` must be one of page"),
+        ({"last": 0}, "`last` must be an integer of at least 1, but is 0"),
+        ({"time_delta": "sqrt"}, "`time_delta` must be 'log1p' or None, but is 'sqrt'"),
+        ({"time": None, "split": {"train": "..2024-01-05"}}, "ranges of `split` need `time`"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        data_of(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"static": "page"}, "column 'page' must have one value per sequence, but that of 'u"),
+        ({"numeric": "country"}, "`numeric` column 'country' must be a number per event"),
+        ({"categorical": "amount"}, "`categorical` column 'amount' must be a string or an integer"),
+        ({"numeric": "prize"}, "no column 'prize'"),
+        ({"cutoff": "2000-01-01"}, "at least one event must be left, but `cutoff` leaves none"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(options, message):
+    data = data_of(**({"categorical": "country"} | options if "static" in options else options))
+    with pytest.raises(SeqDataError, match=message):
+        data.setup("fit")
