@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -99,8 +100,8 @@ def kill_while_filling(target: FaultTarget, runs: int) -> list[Outcome]:
             filler, _ = _start_player(
                 target, server.url, Path(f"cache-{number}").resolve(), _ENOUGH
             )
-            until(partial(_has_half_files, remote.folder))
-            time.sleep(random.random() * 0.1)
+            instant = random.random() * 0.1
+            until(partial(_is_stopped_in_a_file, filler.pid or 0, remote.folder, instant))
             processes.kill(filler.pid or 0)
             filler.join(timeout=patient(_PATIENCE))
             half = len(_list_half_files(remote.folder))
@@ -109,6 +110,18 @@ def kill_while_filling(target: FaultTarget, runs: int) -> list[Outcome]:
             left = tuple(f"{name} in the cache" for name in _list_half_files(remote.folder))
             found.append(replace(came, happened={HALF: half}, left=(*came.left, *left)))
     return found
+
+
+def _is_stopped_in_a_file(pid: int, folder: Path, seconds: float) -> bool:
+    """Stop a process ``seconds`` after a file began; let it go on if that file has ended by then."""
+    if not _has_half_files(folder):
+        return False
+    time.sleep(seconds)
+    processes.kill(pid, signal.SIGSTOP)
+    stopped = until(lambda: processes.is_stopped(pid)) and _has_half_files(folder)
+    if not stopped:
+        processes.kill(pid, signal.SIGCONT)
+    return stopped
 
 
 def damage_cache(target: FaultTarget, workers: int) -> list[Outcome]:

@@ -86,6 +86,12 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
     os.kill(pid, number)
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether all threads of a process stand still: it was stopped, or has ended."""
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(path.read_text().rpartition(")")[2].split()[0] in "TZX" for path in threads)
+
+
 def kill_self() -> None:
     """End this process by SIGKILL, as the system does that is out of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
