@@ -113,7 +113,7 @@ def kill_while_filling(target: FaultTarget, runs: int) -> list[Outcome]:
 
 
 def _is_stopped_in_a_file(pid: int, folder: Path, seconds: float) -> bool:
-    """Stop a process ``seconds`` after a file began; let it go on if that file has ended by then."""
+    """Stop a process ``seconds`` after a file began; continue it if that file has ended by then."""
     if not _has_half_files(folder):
         return False
     time.sleep(seconds)
