@@ -14,12 +14,13 @@ from seqdata.errors import ConfigError, DataError, must_be
 from seqdata.logical_types import Categories, Timestamp
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.logical_values import EncodedValues
-from seqdata.storage.row_chunks import flatten_column
 from seqdata.storage.time_split import make_bounds, make_limit
 from seqdata.storage.views import SequenceStore
+from seqdata.suite.table_columns import list_groups, read_columns, take_static
 from seqdata.suite.time_grid import TimeColumn
 from seqdata.suite.write_once import prepare_store
 
+_REMEDY = "Name it in `categorical` or `numeric`"
 TIME_DELTA = "time_delta"
 """Field of the time since the event before: float32, of seconds, or of the unit of integers."""
 TimeDelta = Literal["log1p"] | None
@@ -94,7 +95,7 @@ class _Preparation:
         del is_part  # fields are alike in all parts
         table = self._table
         lengths = np.asarray(store.lengths).astype(np.int64)
-        columns = _read(store, self._names, lengths)
+        columns = read_columns(store, self._names, lengths, next(iter(store.lengths_of)))
         ids, times = list(store.ids), None
         if table.time is not None:
             logical = store.fields[table.time].logical
@@ -113,7 +114,8 @@ class _Preparation:
             if table.time_delta is not None:
                 ragged[TIME_DELTA] = _make_deltas(times, lengths)
         statics = {
-            name: _make_static(store, name, columns[name], lengths, ids) for name in table.static
+            name: take_static(store, name, columns[name], lengths, "events", _REMEDY)
+            for name in table.static
         }
         used |= {name: (statics[name], kept, kept + 1) for name in table.static}
         self._missing.update(_count_missing(used))
@@ -205,29 +207,21 @@ def _find_vocabularies(store: SequenceStore, names: Sequence[str]) -> dict[str, 
     found: dict[str, Categories] = {}
     for name in names:
         if store.fields[name].axis is None:
-            values = _read(store, (name,), np.zeros(len(store), np.int64))[name]
+            values = _read_statics(store, (name,))[name]
             distinct = np.unique(np.array(values, dtype=object))
             if all(isinstance(value, str) for value in distinct):
                 found[name] = Categories(tuple(distinct.tolist()))
     return found
 
 
-def _read(store: SequenceStore, names: Sequence[str], lengths: NDArray[np.int64]) -> dict[str, Any]:
-    spans = np.zeros((len(store), 3), dtype=np.int64)
-    spans[:, 0], spans[:, 2] = np.arange(len(store)), lengths
-    axis = next(iter(store.lengths_of))
-    columns = store.read(spans, list(dict.fromkeys(names)), axis=axis)
-    return {name: flatten_column(column) for name, column in columns.items()}
-
-
 def _read_groups(store: SequenceStore, used: set[str]) -> dict[str, Any]:
     """Return the other fields with one string or integer per sequence, such as the group."""
-    names = [
-        name
-        for name, field in store.fields.items()
-        if field.axis is None and not field.shape and name not in (*used, "id")
-    ]
-    return _read(store, tuple(names), np.zeros(len(store), np.int64)) if names else {}
+    names = [name for name in list_groups(store) if name not in used]
+    return _read_statics(store, names) if names else {}
+
+
+def _read_statics(store: SequenceStore, names: Sequence[str]) -> dict[str, Any]:
+    return read_columns(store, names, np.zeros(len(store), np.int64), next(iter(store.lengths_of)))
 
 
 def _count_missing(
@@ -245,30 +239,6 @@ def _count_missing(
         before = np.concatenate([[0], np.cumsum(np.isnan(values))])
         counts[name] = int((before[stops] - before[starts]).sum())
     return counts
-
-
-def _make_static(
-    store: SequenceStore, name: str, values: Any, lengths: NDArray[np.int64], ids: list[str]
-) -> Any:
-    """Return one value of a field per sequence."""
-    field = store.fields[name]
-    if field.axis is None:
-        return values
-    stops = np.cumsum(lengths)
-    first = values[np.minimum(stops - lengths, len(values) - 1)]
-    repeated = np.repeat(first, lengths)
-    differs = values != repeated
-    if values.dtype.kind == "f":
-        differs &= ~(np.isnan(values) & np.isnan(repeated))
-    if differs.any():
-        number = int(np.searchsorted(stops, int(np.flatnonzero(differs)[0]), side="right"))
-        raise DataError(
-            f"events: column {name!r} must have one value per sequence, but that of "
-            f"{ids[number]!r} changes. Name it in `categorical` or `numeric`"
-        )
-    if isinstance(field.logical, Categories):
-        return [field.logical.values[code] for code in first]
-    return first
 
 
 def _make_deltas(times: TimeColumn, lengths: NDArray[np.int64]) -> NDArray[np.float32]:

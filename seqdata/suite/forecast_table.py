@@ -15,8 +15,8 @@ from seqdata.logical_types import Categories
 from seqdata.protocols import Field
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.logical_values import EncodedValues
-from seqdata.storage.row_chunks import flatten_column
 from seqdata.storage.views import SequenceStore
+from seqdata.suite.table_columns import list_groups, read_columns, take_static
 from seqdata.suite.time_grid import (
     CALENDAR,
     Grid,
@@ -31,6 +31,8 @@ from seqdata.suite.write_once import prepare_store
 
 OBSERVED = "observed"
 """Suffix of the mask of a target, which is True where the target has a value."""
+
+_REMEDY = "Name it in `known` or `observed`"
 
 Gaps = Literal["grid", "error"]
 MissingTargets = Literal["mask", "impute", "error"]
@@ -153,13 +155,14 @@ class _Preparation:
         """Yield prepared series; see ``Preparation``."""
         table = self._table
         lengths = np.asarray(store.lengths).astype(np.int64)
-        groups = _list_groups(store)
-        columns = _read(store, (*table.ragged_names, *table.static, *groups), table.time, lengths)
+        groups = list_groups(store)
+        names = (*table.ragged_names, *table.static, *groups)
+        columns = read_columns(store, names, lengths, str(store.fields[table.time].axis))
         times, ids = self._read_times(store, lengths), list(store.ids)
         scope = " so far" if is_part else ""
         grid = make_grid(times, lengths, self._step, table.gaps, ids, table.padding, scope)
         statics = {
-            name: _make_static(store, name, columns[name], lengths, ids)
+            name: take_static(store, name, columns[name], lengths, "forecast", _REMEDY)
             for name in (*(each for each in groups if each not in table.static), *table.static)
         }
         arrays: dict[str, Any] = {}
@@ -204,7 +207,8 @@ class _Preparation:
 
     def _read_times(self, store: SequenceStore, lengths: NDArray[np.int64]) -> TimeColumn:
         name = self._table.time
-        values = _read(store, (name,), name, lengths)[name]
+        axis = str(store.fields[name].axis)
+        values = read_columns(store, (name,), lengths, axis)[name]
         return TimeColumn.from_column(name, values, store.fields[name].logical)
 
     def _place(
@@ -289,50 +293,6 @@ def _check_fields(table: ForecastTable, store: SequenceStore) -> None:
                     "If it has one value per series, name it in `static`",
                 )
             )  # fmt: skip
-
-
-def _read(
-    store: SequenceStore, names: Sequence[str], time: str, lengths: NDArray[np.int64]
-) -> dict[str, Any]:
-    """Return the values of series, one after the other, by field."""
-    spans = np.zeros((len(store), 3), dtype=np.int64)
-    spans[:, 0], spans[:, 2] = np.arange(len(store)), lengths
-    axis = str(store.fields[time].axis)
-    columns = store.read(spans, list(dict.fromkeys(names)), axis=axis)
-    return {name: flatten_column(column) for name, column in columns.items()}
-
-
-def _list_groups(store: SequenceStore) -> list[str]:
-    """Return the names of fields with one string or integer per series, such as the group."""
-    return [
-        name
-        for name, each in store.fields.items()
-        if each.axis is None and not each.shape and name != "id"
-    ]
-
-
-def _make_static(
-    store: SequenceStore, name: str, values: Any, lengths: NDArray[np.int64], ids: list[str]
-) -> Any:
-    """Return one value of a field per series."""
-    each = store.fields[name]
-    if each.axis is None:
-        return values
-    stops = np.cumsum(lengths)
-    first = values[stops - lengths]
-    differs = values != np.repeat(first, lengths)
-    if values.dtype.kind == "f":
-        differs &= ~(np.isnan(values) & np.isnan(np.repeat(first, lengths)))
-    if differs.any():
-        at = int(np.flatnonzero(differs)[0])
-        number = int(np.searchsorted(stops, at, side="right"))
-        raise DataError(
-            f"forecast: static column {name!r} must have one value per series, but that of "
-            f"{ids[number]!r} changes. Name it in `known` or `observed`"
-        )
-    if isinstance(each.logical, Categories):
-        return [each.logical.values[code] for code in first]
-    return first
 
 
 def _iter_rows(

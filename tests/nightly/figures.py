@@ -208,7 +208,7 @@ def _not_of_one_run(found: dict[str, Any]) -> list[str]:
         told.insert(0, f"the parts ran at {len(commits)} commits")
     for name, part in found["parts"].items():
         if part.get("runs", 1) > 1:
-            told.append(f"*{name}* was stopped and gone on with (`--again`)")
+            told.append(f"*{name}* was stopped and continued (`--again`)")
     return ["", f"Not of one run: {'; '.join(told)}."] if told else []
 
 

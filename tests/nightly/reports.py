@@ -50,7 +50,7 @@ def commit_of(about: dict[str, Any]) -> str:
 
 
 def before(report: Path) -> Path:
-    """Return where the earlier lines of a part lie that has gone on."""
+    """Return the path of the earlier lines of a part that was continued."""
     return report.with_suffix(".before.jsonl")
 
 
@@ -73,7 +73,7 @@ def states(report: Path) -> dict[str, int]:
 def runs(report: Path) -> list[float]:
     """Return how many seconds each run of pytest for a part took, to the last phase it has told.
 
-    Several: it was stopped, and gone on with. What was done between them is not counted.
+    Several: it was stopped and continued. What was done between them is not counted.
     """
     found: list[list[float]] = []
     for path in (before(report), report):

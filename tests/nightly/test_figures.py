@@ -70,7 +70,7 @@ def test_the_matrix_counts_what_came_and_names_what_failed(tmp_path):
     text = figures.matrix(figures.gather(tmp_path))
     assert "20 outcomes of 4 ways, on 2026-01-02 of `abc1234`: 1 that nobody would have" in text
     assert "0 waits without end. Not as it must be: W1 of tar, fork." in text
-    assert "| D1 | mask | 9 gone on | 7 gone on |" in text
+    assert "| D1 | mask | 9 continued | 7 continued |" in text
     assert "| R2 | raise | 2 `PeerFailedError` | n/a |" in text
     assert figures.matrix(figures.gather(tmp_path / "empty")) == "These did not run."
 
@@ -164,7 +164,7 @@ def test_of_a_part_that_went_on_the_last_word_about_a_test_counts(tmp_path):
     assert reports.runs(path) == [90, 90]  # without what lies between them
     page = figures.page(figures.gather(tmp_path))
     assert "| 2 | 0 | 1 | 3.0 min |" in page
-    assert "Not of one run: *long* was stopped and gone on with (`--again`)." in page
+    assert "Not of one run: *long* was stopped and continued (`--again`)." in page
     reports.forget(path)
     assert reports.cases(path) == []
 

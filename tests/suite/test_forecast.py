@@ -184,7 +184,7 @@ def with_nan(table):
         (None, {"freq": "2h"}, "times must be 2h apart, but 2024-01-01T01"),
         (None, {"freq": "fortnight"}, "`freq` must be a number and one of"),
         (None, {"freq": 3}, "`freq` must be a frequency such as 'h', for dates, but is 3"),
-        (None, {"static": "price"}, "'price' must have one value per series, but that of 'site-.' changes"),  # noqa: E501
+        (None, {"static": "price"}, "'price' must have one value per sequence, but that of 'site-.' changes"),  # noqa: E501
         (None, {"known": "region"}, "'region' must be a number or string per timestep.*name it in `static`"),  # noqa: E501
         (None, {"known": "prices"}, "no column 'prices'.*did you mean 'price'"),
         (None, {"context": 400}, "at least one series must have 406 timesteps, but the longest of 3 has 240"),  # noqa: E501

@@ -1,6 +1,6 @@
 """Callback that monitors memory and load of each rank, and reports the batch that did not fit.
 
-The report names the batch, and a size that would have fitted.
+The report names the batch, and a size that would have fit.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RankMemoryMonitor(Callback):
     each. Peak memory is that of tensors on a CUDA device since the start, else of the process.
 
     If memory runs out, the exception gets a note: the batch's epoch, index, shape and ids, the
-    command that replays it, and the budget that would have fitted.
+    command that replays it, and the budget that would have fit.
 
     Args:
         every_n_steps: Number of steps between exchanges.
@@ -229,7 +229,7 @@ def describe_batch(info: BatchInfo, rank: int) -> str:
 
 
 def make_advice(info: BatchInfo, largest: int) -> str:
-    """Return a message about the size that would have fitted.
+    """Return a message about the size that would have fit.
 
     Args:
         info: Information about the batch that did not fit.
@@ -249,7 +249,7 @@ def make_advice(info: BatchInfo, largest: int) -> str:
     if largest < info.padded:
         return (
             f"The largest batch that passed had {largest} timesteps after padding, so this budget "
-            f"would have fitted: TokenBudget({largest})"
+            f"would have fit: TokenBudget({largest})"
         )
     return (
         f"A batch of {largest} timesteps after padding has passed before, so it is not this "

@@ -95,7 +95,7 @@ def test_out_of_memory_tells_batch_shape_ids_budget_and_command(tmp_path):
     assert note == (
         "RankMemoryMonitor: out of memory on rank 0 in epoch 0, batch 2: 3 rows x 9 timesteps, 27 "
         "after padding (14 real), ids 6, 7, 8. The largest batch that passed had 21 timesteps after"
-        " padding, so this budget would have fitted: TokenBudget(21). See it: "
+        " padding, so this budget would have fit: TokenBudget(21). See it: "
         "data.replay(epoch=0, batch=2)"
     )
 

@@ -267,7 +267,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     ]  # fmt: skip
     found.append(
         FaultCase(
-            fault="V5", way=f"{target.name}, before each of its calls, gone on {instants} times",
+            fault="V5", way=f"{target.name}, before each of its calls, continued {instants} times",
             tries=partial(lose_power, target, instants), quick=True, bound=120,
             must=replace(_GONE_ON, happened={LOST: instants}),
         )

@@ -12,7 +12,7 @@ from seqdata_testing.faults.outcome import BROKEN, DIED, MENDED, NOT_RUN, SHORT,
 _NAMES = {
     WHOLE: "no harm",
     DIED: "the process ends",
-    MENDED: "gone on",
+    MENDED: "continued",
     WRONG: "WRONG",
     SHORT: "SHORT",
     STUCK: "STUCK",

@@ -1,0 +1,77 @@
+"""Columns of a table: all values at once, and one value per sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DataError
+from seqdata.logical_types import Categories
+from seqdata.storage.row_chunks import flatten_column
+from seqdata.storage.views import SequenceStore
+
+
+def read_columns(
+    store: SequenceStore, names: Sequence[str], lengths: NDArray[np.int64], axis: str
+) -> dict[str, Any]:
+    """Return the values of all sequences, one after the other, by field.
+
+    Args:
+        store: The table.
+        names: Fields; one that is named twice is read once.
+        lengths: Timesteps to read of each sequence, int64 (sequences,); 0 reads only the fields
+            with one value per sequence.
+        axis: Axis of the timesteps.
+    """
+    spans = np.zeros((len(store), 3), dtype=np.int64)
+    spans[:, 0], spans[:, 2] = np.arange(len(store)), lengths
+    columns = store.read(spans, list(dict.fromkeys(names)), axis=axis)
+    return {name: flatten_column(column) for name, column in columns.items()}
+
+
+def list_groups(store: SequenceStore) -> list[str]:
+    """Return the names of fields with one string or integer per sequence, such as the group."""
+    return [
+        name
+        for name, field in store.fields.items()
+        if field.axis is None and not field.shape and name != "id"
+    ]
+
+
+def take_static(
+    store: SequenceStore, name: str, values: Any, lengths: NDArray[np.int64], who: str, remedy: str
+) -> Any:
+    """Return one value of a field per sequence.
+
+    Args:
+        store: The table.
+        name: Field with one value per sequence, or with the same value in all timesteps of one.
+        values: Its values, one sequence after the other.
+        lengths: Timesteps of each sequence, int64 (sequences,).
+        who: Beginning of the message if it changes within a sequence.
+        remedy: End of that message.
+
+    Raises:
+        DataError: If it changes within a sequence.
+    """
+    field = store.fields[name]
+    if field.axis is None:
+        return values
+    stops = np.cumsum(lengths)
+    first = values[np.minimum(stops - lengths, len(values) - 1)]
+    repeated = np.repeat(first, lengths)
+    differs = values != repeated
+    if values.dtype.kind == "f":
+        differs &= ~(np.isnan(values) & np.isnan(repeated))
+    if differs.any():
+        number = int(np.searchsorted(stops, int(np.flatnonzero(differs)[0]), side="right"))
+        raise DataError(
+            f"{who}: static column {name!r} must have one value per sequence, but that of "
+            f"{list(store.ids)[number]!r} changes. {remedy}"
+        )
+    if isinstance(field.logical, Categories):
+        return [field.logical.values[code] for code in first]
+    return first
