@@ -170,7 +170,7 @@ def test_a_matrix_counts_by_fault_policy_and_form():
         "|---|---|---|---|",
         "| D1 | raise | 7 `DataError`, 1 no harm | 1,000 WRONG |",
         "| D1 | replace | n/a | 1 NOT RUN |",
-        "| D1 | mask | 2 gone on | n/a |",
+        "| D1 | mask | 2 continued | n/a |",
     ]
 
 
