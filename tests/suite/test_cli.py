@@ -138,4 +138,4 @@ def test_fit_without_jsonargparse_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonargparse", None)
     result = CliRunner().invoke(app, ["fit", "--config", "config.yaml"])
     assert result.exit_code == 2
-    assert "pip install 'jsonargparse[signatures]'" in str(result.exception or result.output)
+    assert "pip install 'jsonargparse[signatures]'" in result.output
