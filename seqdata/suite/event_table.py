@@ -20,7 +20,7 @@ from seqdata.suite.table_columns import list_groups, read_columns, take_static
 from seqdata.suite.time_grid import TimeColumn
 from seqdata.suite.write_once import prepare_store
 
-_REMEDY = "Name it in `categorical` or `numeric`"
+_REMEDY = "A value that changes from event to event belongs in `categorical` or `numeric`"
 TIME_DELTA = "time_delta"
 """Field of the time since the event before: float32, of seconds, or of the unit of integers."""
 TimeDelta = Literal["log1p"] | None
@@ -69,7 +69,7 @@ class EventTable:
         names = names if self.time is None else (self.time, *names)
         for name in names:
             if name not in store.fields:
-                raise make_unknown_name_error("events: column", "column", name, store.fields)
+                raise make_unknown_name_error("events", "column", name, store.fields)
         preparation = _Preparation(self, names, _find_vocabularies(store, self.categorical))
         return prepare_store(store, names, repr(self), lambda _: preparation)
 

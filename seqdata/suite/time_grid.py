@@ -77,10 +77,10 @@ class TimeColumn:
         return times if self.logical is None else EncodedValues(times, self.logical)
 
     def show(self, time: int) -> str:
-        """Return a time as it is written."""
+        """Return a time as text: a date with as much of its time of day as it has, or a number."""
         if self.logical is None:
             return str(time)
-        return str(self.logical.decode(np.array([time], dtype=np.int64))[0])
+        return str(np.datetime_as_string(self.logical.decode(np.array(time)), unit="auto"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
