@@ -120,8 +120,8 @@ class DataOptions(LoaderOptions):
             if not isinstance(base, str) and not as_policy(base).policies:
                 raise ConfigError(
                     f"datamodule: `train` must be one location, but has {len(self.train)} named "
-                    f"location{'s' * (len(self.train) != 1)}. Pass batching=Mix({{name: weight, ...}}, policy) to draw from them, "
-                    "or `concat` them to one store."
+                    f"location{'s' * (len(self.train) != 1)}. Pass batching=Mix("
+                    "{name: weight, ...}, policy) to draw from them, or `concat` them to one store."
                 )
         if self.batches_per_update is not None and self.tail != "fill":
             raise ConfigError(
