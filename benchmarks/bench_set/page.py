@@ -34,77 +34,83 @@ class Section(NamedTuple):
 SECTIONS = {
     "padding": Section(
         "Padding, at equal mixing",
-        "Batches of 64 of each set of lengths, cut by each rule. Less padding is easy if nothing "
-        "is shuffled, so the table also says how often two sequences of a batch meet again in the "
-        "next epoch, as a multiple of random batches. The last row of a set is the best pool size, "
-        "of ten from 5 to 300 batches, that mixes at least as well as seqdata.",
+        "Each rule makes batches of 64 from each set of lengths. Low padding is easy to reach if "
+        "batches are not shuffled, so the table also shows how often two sequences of a batch meet "
+        "again in the next epoch, as a multiple of random batches. The last row of each set shows "
+        "the best of ten pool sizes, from 5 to 300 batches, that mix at least as well as seqdata.",
         "short tokens (S)", "% padding",
     ),
     "speed": Section(
         "Batches per second",
-        "Batches of 64, padded, with lengths, from files in the page cache, drawn in a loop that "
-        "does nothing else. Everybody returns the same sequences in the same dtype; orders are "
-        "the loader's own.",
+        "A loop draws padded batches of 64 with their lengths and does nothing else. The files are "
+        "in the page cache. All loaders return the same sequences in the same dtype, each in its "
+        "own order.",
         "", "µs per batch",
     ),
     "waiting": Section(
         "Waiting, in the same Trainer",
-        "The same LSTM(32) under the same Lightning Trainer on one CPU thread, a step of a few "
-        "milliseconds, no worker. What is shown is the share of a step that the Trainer spends in "
-        "`next()`, by Lightning's own profiler. Bucketed where the loader offers it.",
+        "The same Lightning Trainer trains the same LSTM(32) on one CPU thread, without workers. A "
+        "step takes a few milliseconds. The table shows the share of a step that the Trainer "
+        "spends in `next()`, measured by Lightning's profiler. Loaders that support bucketing use "
+        "it.",
         "", "% of a step spent waiting",
     ),
     "windows": Section(
         "Windows",
-        "256 windows of 96 + 24 timesteps of two float32 fields, cut at random places of 300 "
-        "series.",
+        "A batch has 256 windows of 96 + 24 timesteps of two float32 fields, cut at random "
+        "positions of 300 series.",
         "", "µs per batch",
     ),
     "first_batch": Section(
         "First batch",
-        "A fresh process, from the end of `import torch` to the first batch, no worker.",
+        "The time from the end of `import torch` to the first batch, in a fresh process without "
+        "workers.",
         "", "ms",
     ),
     "resume": Section(
         "Resume",
-        "From a saved state to the next batch, in a process that has imported the library, no "
-        "worker; the next three batches are compared with those of the run that was not stopped.",
+        "The time from a saved state to the next batch, in a process that has imported the "
+        "library, without workers. The script compares the next three batches with those of an "
+        "uninterrupted run.",
         "at 99 %", "ms",
     ),
     "memory": Section(
         "Memory of a worker",
-        "Anonymous memory of all processes below the training process after 100 batches with one "
-        "worker. Pages that processes share are counted in equal parts, mapped files not at all.",
+        "The anonymous memory of all child processes of the training process, after 100 batches "
+        "with one worker. A page that several processes share is divided equally among them. "
+        "Memory-mapped files are not counted.",
         "", "MiB",
     ),
     "writing": Section(
         "Writing",
-        "The same sequences in memory, written by each library's own writer, one process.",
+        "The writer of each library writes the same sequences from memory, in one process.",
         "", "µs per sequence",
     ),
     "mixing": Section(
         "Exactness of shares",
-        "100 datasets, weights from 10⁻⁴ to 1. What is shown is the most draws that any beginning "
-        "of the epoch is off its weights; seqdata draws batches, the others sequences.",
+        "The benchmark mixes 100 datasets with weights from 10⁻⁴ to 1. The table shows the "
+        "largest deviation from the weights at any point of the epoch, in draws. seqdata draws "
+        "batches, and the other libraries draw sequences.",
         "", "most draws off the weights",
     ),
     "remote": Section(
         "From S3, on the same machine",
-        "An epoch from an empty cache, through a small server of the S3 API on the loopback "
-        "interface, which shares the cores with the loaders. Bytes and requests are counted by the "
-        "server.",
+        "Each loader reads an epoch from a small server with the S3 API, starting with an empty "
+        "cache. The server runs on the loopback interface, shares the cores with the loaders, and "
+        "counts bytes and requests.",
         "", "s for an epoch",
     ),
     "cold": Section(
         "Cold files",
-        "Files are dropped from the page cache by `posix_fadvise`, then read until an epoch or a "
-        "few seconds are over. Each sequence is read once, as in data larger than memory. A "
-        "virtual disk may be cached by its host.",
+        "The benchmark drops the files from the page cache with `posix_fadvise`. The loader then "
+        "reads until the epoch ends or a few seconds have passed. Each sequence is read once, as "
+        "with data larger than memory. The host of a virtual machine may cache the virtual disk.",
         "", "sequences per second",
     ),
     "planning": Section(
         "Planning",
-        "A fresh process with the lengths in memory, to the first batch of an epoch of buckets.",
+        "The time until the first batch of a bucketed epoch is planned, in a fresh process with "
+        "the lengths in memory.",
         "", "s",
     ),
 }  # fmt: skip
@@ -113,11 +119,11 @@ README = ("short tokens, random, in process", "frames, random, in process")
 """Settings of "speed" that the README shows."""
 
 REASONS = {
-    "padding": "the set that is missed has about a dozen batches and the heaviest tail of the ten; "
-    "seqdata adds noise to lengths before it cuts batches, which costs most where one long file "
-    "decides about a batch. It was not looked into further.",
-    "waiting": "where other work has the cores, as the loads above say, the thread that reads "
-    "ahead has no core of its own and waits as the step does. It was not looked into further.",
+    "padding": "the failing set has about a dozen batches and the heaviest tail of the ten sets. "
+    "seqdata adds noise to the lengths before it cuts batches. The noise costs most if a single "
+    "long file determines the length of a batch. The cause was not investigated further.",
+    "waiting": "if other programs use the cores, as the load averages show, the prefetch thread "
+    "competes with the training step for a core. The cause was not investigated further.",
 }
 """Question -> why an aim was missed, as far as it was looked into."""
 
@@ -142,14 +148,14 @@ def _head(results: Results) -> Iterator[str]:
     yield "# Benchmarks"
     yield ""
     yield (
-        "How seqdata compares with other loaders of sequences: the same data, the same batches, "
-        "one machine, one command. Each loader is used by an adapter of at most 60 lines in "
-        "`benchmarks/peers`, with the settings of its guide; if yours could do better, "
-        "that is the file to correct."
+        "This page compares seqdata with other sequence loaders. One command runs all loaders on "
+        "one machine, with the same data and the same batches. Each loader has an adapter of at "
+        "most 60 lines in `benchmarks/peers`, with the settings that its guide recommends. If your "
+        "loader could be faster, please correct its adapter."
     )
     yield ""
     if results.quick:
-        yield "**Made with `--quick`: small data, few rounds. For a look, not to be cited.**\n"
+        yield "**Measured with `--quick`: small data, few rounds. Do not cite these results.**\n"
     yield (
         f"Measured {machine['date'][:16].replace('T', ' ')} UTC at commit {machine['commit']}: "
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
@@ -157,7 +163,7 @@ def _head(results: Results) -> Iterator[str]:
         f"{machine['numpy']}. Load average when it began: {machine['load'][0]}"
         + _loads(results)
         + ". A figure is the median of rounds in which the loaders took turns, with the least and "
-        "the most in brackets. Everything is in [results.json](results.json)."
+        "the most in brackets. [results.json](results.json) contains all results."
     )
     yield ""
     yield "| aim | found | |\n|---|---|---|"
@@ -173,8 +179,9 @@ def _loads(results: Results) -> str:
     if not loads or max(loads) <= results.machine["cores"]:
         return ""
     return (
-        f"; during the run {min(loads)} to {max(loads)} on {results.machine['cores']} cores: "
-        "**other work ran beside it**, so ratios are worth more than times, and wide ranges little"
+        f"; during the run {min(loads)} to {max(loads)} on {results.machine['cores']} cores. "
+        "**Other programs ran at the same time**, so rely on ratios more than on times, and do not "
+        "rely on rows with a wide range"
     )
 
 
@@ -241,7 +248,7 @@ def _ratio(answer: Answer, row: Row, mine: float | None) -> str:
 def _slower(results: Results) -> Iterator[str]:
     """List every setting in which somebody's median is better than ours."""
     yield "## Where we are slower\n"
-    yield "Every setting above in which another loader's median is better than seqdata's.\n"
+    yield "In these settings, another loader has a better median than seqdata.\n"
     yield "| question | setting | better | theirs | ours |\n|---|---|---|--:|--:|"
     for name, answer in results.answers.items():
         for row in answer.rows:
@@ -256,8 +263,8 @@ def _slower(results: Results) -> Iterator[str]:
 
 def _tail(results: Results, docs: Path) -> Iterator[str]:
     yield "## Damage, and what comes of it\n"
-    yield "What each library does with a flipped bit, a missing shard or a dead worker is"
-    yield f"[a page of its own]({_first_there(docs, FAULTS)}).\n"
+    yield f"[The same damage, here and in other libraries]({_first_there(docs, FAULTS)})"
+    yield "shows how each library reacts to a flipped bit, a missing shard or a dead worker.\n"
     yield "## What each does not do\n"
     yield "| loader | |\n|---|---|"
     for title, lacks in results.lacks.items():
@@ -272,7 +279,7 @@ def _tail(results: Results, docs: Path) -> Iterator[str]:
     yield "make bench BENCH=--quick            # small data, in bench-quick/, under 3 minutes"
     yield 'make bench BENCH="--only speed"     # one question; the rest of the page stays\n```\n'
     speed = _first_there(docs, SPEED)
-    yield f"What to look at before you compare a loader of your own: [speed]({speed})."
+    yield f"Before you compare your own loader, read [Measure the speed]({speed})."
     if speed == SPEED[0]:
         yield "\n```{toctree}\n:hidden:\n:titlesonly:\n\nspeed\nfaults\n```"
 

@@ -2,10 +2,10 @@
 Padded, PackedSequence, nested and varlen: one batch in four layouts
 ====================================================================
 
-The same five sequences as a padded tensor with its mask, a
-``PackedSequence`` for ``torch.nn.LSTM``, a nested tensor, and flat values
-with ``cu_seqlens`` for attention kernels. A batch turns into any other layout
-without loss.
+This example shows the same five sequences in four layouts: a padded tensor
+    with its mask, a ``PackedSequence`` for ``torch.nn.LSTM``, a nested tensor,
+    and flat values with ``cu_seqlens`` for attention kernels. You can convert
+    a batch to any other layout without loss.
 """
 
 import matplotlib.pyplot as plt
@@ -24,8 +24,8 @@ print("ids     ", batch.ids.tolist())
 print("tokens  ", batch.num_tokens)
 
 # %%
-# The other layouts hold the same values. Pass ``collator="varlen"`` to the
-# Loader or the DataModule to get one of them directly.
+# The other layouts contain the same values. To get a layout directly from the
+# Loader or the DataModule, pass its name, such as ``collator="varlen"``.
 
 packed = batch.as_layout("packed")["x"]
 nested = batch.as_layout("jagged")["x"]
@@ -35,8 +35,9 @@ print("nested  ", [len(row) for row in nested.unbind()])
 print("varlen  ", varlen.cu_seqlens.tolist())
 
 # %%
-# Each color is a sequence, each number a timestep of it. A ``PackedSequence``
-# holds timestep 0 of all rows, then timestep 1, and so on.
+# Each color marks a sequence, and each number is a timestep of the sequence. A
+# ``PackedSequence`` stores timestep 0 of all rows, then timestep 1 of all
+# rows, and so on.
 
 COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"]
 

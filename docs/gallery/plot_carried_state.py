@@ -2,10 +2,10 @@
 Stateful LSTM: the loss with and without a carried hidden state
 ===============================================================
 
-A long sequence is trained in chunks of 16 timesteps. An LSTM that begins each
-chunk with a state of zeros cannot know what came before. ``LaneStates``
-carries the state of each lane to the next chunk, and resets it where a
-sequence begins.
+This example trains on long sequences in chunks of 16 timesteps. An LSTM that
+begins each chunk with a zero state cannot use earlier chunks. ``LaneStates``
+carries the state of each lane to the next chunk and resets the state at the
+start of a sequence.
 """
 
 import matplotlib.pyplot as plt
@@ -19,7 +19,8 @@ torch.set_num_threads(1)
 CHUNK = 16
 
 # %%
-# The task: remember the last pulse, on average 20 timesteps ago.
+# The model must remember the last pulse, which was on average 20 timesteps
+# ago.
 
 store = make_flip_flops(64, bits=1, pulses=0.05, median=400)
 loader = Loader(store, TBPTT(lanes=32, chunk=CHUNK, segments=True), seed=0)
@@ -64,8 +65,8 @@ for name, (losses, _) in results.items():
     print(f"{name:29} loss {np.mean(losses[-50:]):.3f} nats per timestep")
 
 # %%
-# Right: where in a chunk the loss is, in the last epoch. Without a carried
-# state the model is lost at the beginning of each chunk.
+# The right chart shows the loss by position in the chunk, in the last epoch.
+# Without a carried state, the loss is high at the beginning of each chunk.
 
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 3.8), layout="constrained"

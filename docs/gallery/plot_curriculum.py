@@ -2,9 +2,10 @@
 Curriculum learning: short sequences first
 ==========================================
 
-Begin with short sequences and let the limit rise. ``Curriculum`` goes around
-another policy and limits the length of its sequences by the epoch, or by the
-batch of the run. The number of steps is known before the run starts.
+A curriculum begins with short sequences and raises the limit during training.
+``Curriculum`` wraps another policy and limits the length of its sequences,
+depending on the epoch or on the batch of the run. The number of steps is known
+before the run starts.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +16,8 @@ from seqdata.datasets import make_documents
 documents = make_documents(1_000)
 
 # %%
-# The limit rises at segments of 25 batches: 100 tokens at first, 300 from
-# batch 50 on, everything from batch 100 on.
+# The limit may change after each segment of 25 batches. It is 100 tokens at
+# first and 300 tokens from batch 50 on. From batch 100 on, there is no limit.
 
 limits = [(0, 100), (2, 300), (4, None)]
 policy = Curriculum(TokenBudget(8_192), limits, segment=25, batches=50)
@@ -28,8 +29,8 @@ print("longest:", [int(max(b.lengths.max() for b in batches[i : i + 50]))
                    for i in (0, 50, 100)])  # fmt: skip
 
 # %%
-# A dot for each sequence. Batches keep their 8,192 tokens: the shorter the
-# sequences, the more of them.
+# Each dot is a sequence. Every batch has about 8,192 tokens, so batches of
+# shorter sequences have more rows.
 
 batch_of = np.repeat(np.arange(150), [len(batch) for batch in batches])
 lengths = np.concatenate([batch.lengths.numpy() for batch in batches])

@@ -2,9 +2,9 @@
 The same number of steps on every GPU
 =====================================
 
-When each rank fills batches from its share of a ``DistributedSampler``, the
-ranks have different numbers of batches, and DDP hangs when the first one runs
-out. Here every rank takes the same number of steps, and each sequence is
+If each rank fills batches from its share of a ``DistributedSampler``, ranks
+have different numbers of batches, and DDP hangs when the first rank runs out.
+With seqdata, every rank takes the same number of steps, and each sequence is
 trained once.
 """
 
@@ -19,8 +19,8 @@ lengths = store.lengths
 RANKS, TOKENS = 3, 4_096
 
 # %%
-# The usual way: ``DistributedSampler`` shares the indices, then each rank
-# fills batches up to 4,096 tokens, padding included.
+# The usual recipe uses ``DistributedSampler`` to share the indices. Each rank
+# then fills batches of up to 4,096 tokens, including padding.
 
 
 def batches_of_rank(rank):
@@ -41,9 +41,10 @@ print(
 )
 
 # %%
-# A plan is shared after the batches are made. ``world`` is that of the
-# process group, or of the Trainer; here the three ranks are looked at in one
-# process. A rank without a batch in the last step gets a row of weight 0.
+# seqdata first makes the batches and then shares them. By default, ``world``
+# is taken from the process group or the Trainer. The example passes ``world``
+# to show all three ranks in one process. A rank without a batch in the last
+# step gets a row of weight 0.
 
 ours = [
     list(Loader(store, TokenBudget(TOKENS), seed=1, world=World(rank, RANKS)))
@@ -54,7 +55,7 @@ print("steps:", [len(rank) for rank in ours], f"rows: {len(ids)}", end=" ")
 print("each sequence once:", sorted(ids) == list(range(len(store))))
 
 # %%
-# A box for each step of each rank, as dark as its batch is full.
+# Each box is a step of a rank. The fuller its batch, the darker the box.
 
 figure, axes = plt.subplots(
     2, 1, figsize=(10, 4), sharex=True, layout="constrained"

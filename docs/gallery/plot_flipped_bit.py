@@ -2,9 +2,10 @@
 Find corrupt data: one flipped bit, here and elsewhere
 ======================================================
 
-Disks, memory and copies flip bits. A memory-mapped file hands out the wrong
-value and training goes on. A store has a checksum of every sequence, compared
-when it is first read, and the error names the sequence.
+Disks, memory and copies can flip bits. A memory-mapped file returns the wrong
+value, and training continues. A seqdata store has a checksum for every
+sequence. seqdata compares the checksum at the first read and raises an error
+that names the sequence.
 """
 
 import tempfile
@@ -23,7 +24,8 @@ np.save(folder / "frames.npy", frames)
 write_store(folder / "store", sequences)
 
 # %%
-# The same bit of the same value is flipped in both files.
+# The example flips the same bit of the same value in a NumPy file and in a
+# store.
 
 FRAME, COEFFICIENT = 2_000, 3
 
@@ -42,14 +44,14 @@ first = open_store(folder / "store").manifest.shards[0].buffers["x"][0][0]
 flip_bit(folder / "store" / "part-00000.arrow", first + value)
 
 # %%
-# Elsewhere: no error, one wrong value.
+# Reading the NumPy file raises no error and returns one wrong value.
 
 mapped = np.load(folder / "frames.npy", mmap_mode="r")
 print(f"was {frames[FRAME, COEFFICIENT]:.4f}", end=", ")
 print(f"is {mapped[FRAME, COEFFICIENT]:.4g}")
 
 # %%
-# Here: the epoch stops at the batch with the damaged sequence.
+# With the store, the epoch stops at the batch with the damaged sequence.
 
 message = ""
 try:

@@ -2,9 +2,10 @@
 Forecast time series with an LSTM
 =================================
 
-Hourly loads of eight sites lie in one DataFrame. ``ForecastDataModule`` cuts
-it into windows of a context and a horizon, splits it by date, and scales each
-site by its training part. The forecasts come back with site and time.
+A DataFrame has the hourly loads of eight sites. ``ForecastDataModule`` splits
+the table by date, cuts it into windows with a context and a horizon, and
+scales each site with the statistics of its training data. The table of
+forecasts has a column for the site and one for the time.
 """
 
 import logging
@@ -24,8 +25,9 @@ table = make_series(8, days=60)
 print(table.head(3))
 
 # %%
-# Two days are read, the next one is forecast. Prices, holidays and the
-# like would be ``known`` as well; here the temperature is.
+# The model reads two days and forecasts the next day. ``known`` lists columns
+# whose future values are known, here the temperature. Prices and holidays are
+# other examples.
 
 L.seed_everything(0, verbose=False)
 data = ForecastDataModule(
@@ -52,8 +54,8 @@ trainer = L.Trainer(
 trainer.fit(model, data)
 
 # %%
-# ``predict`` returns a table, in the unit of the data. The naive forecast is
-# the same hour of the day before.
+# ``predict`` returns a table in the units of the data. The naive forecast is
+# the load at the same hour of the previous day.
 
 forecast = data.predict(trainer, model).to_pandas()
 table["naive"] = table.groupby("site")["load"].shift(24)
@@ -63,7 +65,7 @@ for name, column in {"LSTM": "load_pred", "day before": "naive"}.items():
     print(f"{name:10} off by {error.mean():.1%}")
 
 # %%
-# Every day of the test part is forecast at once, from the two days before.
+# Each day of the test period is forecast from the two previous days.
 
 figure, axes = plt.subplots(
     2, 1, figsize=(10, 4.6), sharex=True, layout="constrained"

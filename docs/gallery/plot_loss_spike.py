@@ -2,9 +2,9 @@
 Find the sequence behind a loss spike
 =====================================
 
-The loss jumps at some steps: is it the data? ``LossRecord`` writes down which
-sequences each step trained and what their losses were, and ``seqdata why``
-names the one that does not fit the others.
+If the loss jumps at some steps, the data may be the cause. ``LossRecord``
+records the sequences of each step and their losses. ``seqdata why`` names the
+sequence with an unusually high loss.
 """
 
 import json
@@ -58,8 +58,8 @@ trainer = L.Trainer(
 trainer.fit(Classifier(12, 9, hidden=32, learning_rate=1e-2), data)
 
 # %%
-# The highest loss of the last epochs: which sequences made it? Without
-# ``--json``, the command prints a table.
+# The example looks for the sequences that caused the highest loss in the last
+# epochs. Without ``--json``, the command prints a table.
 
 step = 150 + int(np.argmax(curve[150:]))
 command = [sys.executable, "-m", "seqdata", "why", folder, "--json"]
@@ -76,8 +76,8 @@ for suspect in suspects[:3]:
     print(f"before {suspect['mean_before']:5.2f}")
 
 # %%
-# Left: the loss of the run. Right: the losses of the sequences in the step
-# that is marked.
+# The left chart shows the loss of the run. The right chart shows the losses of
+# the sequences in the marked step.
 
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 4), layout="constrained"

@@ -2,9 +2,10 @@
 Mix datasets by weight: exact shares, at any point of an epoch
 ==============================================================
 
-Three datasets are mixed 60 : 30 : 10. Random draws, as most libraries make
-them, wander off their weights. ``Mix`` stays within a few batches of them all
-the time, also after a resume and on any number of GPUs.
+This example mixes three datasets in the ratio 60 : 30 : 10. Most libraries
+    draw at random, so the shares drift away from the weights. With ``Mix``,
+    the shares stay within a few batches of the weights at every point of the
+    epoch, also after a resume and on any number of GPUs.
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +21,8 @@ data = {
 }
 
 # %%
-# A batch is of one dataset; ``batch.part`` names it. The small datasets are
-# repeated, each in an order of its own every time.
+# Each batch has sequences of one dataset, which ``batch.part`` names. ``Mix``
+# repeats the small datasets, in a new order every time.
 
 loader = Loader(data, Mix(WEIGHTS, Bucketed(8), batches=400), seed=0)
 parts = np.array([batch.part for batch in loader])
@@ -33,7 +34,8 @@ rng = np.random.default_rng(0)
 random = rng.choice(list(WEIGHTS), 400, p=list(WEIGHTS.values()))
 
 # %%
-# Shares of all batches up to each point of the epoch.
+# The chart shows the share of each dataset in all batches up to each point of
+# the epoch.
 
 figure, axes = plt.subplots(
     1, 2, figsize=(10, 4), sharey=True, layout="constrained"

@@ -2,9 +2,10 @@
 Pack documents into rows, with a mask that keeps them apart
 ===========================================================
 
-Several short documents share a row, so that almost nothing is padding. A
-block mask lets each token attend to earlier tokens of its own document only,
-and attention gives every document the result that it has alone.
+``Packed`` puts several short documents into each row, so that a batch has
+almost no padding. A block mask lets each token attend only to earlier tokens
+of the same document. Attention then returns the same result for every document
+as without packing.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +22,7 @@ print(f"{len(batch.segments)} documents: row, document, start, stop")
 print(batch.segments[:4].tolist())
 
 # %%
-# ``batch.segments`` says which document each token belongs to. Kernels such
+# ``batch.segments`` has the index of the document of each token. Kernels such
 # as FlashAttention take ``cu_seqlens`` instead (``collator="varlen"``).
 
 document = torch.full(batch["tokens"].shape, -1)
@@ -34,7 +35,8 @@ same = document[:, :, None] == document[:, None, :]
 mask = same.tril() & (document >= 0)[:, :, None]  # (rows, T, T)
 
 # %%
-# Attention over the packed row, and over its second document alone:
+# Compare attention over the packed row with attention over only its second
+# document:
 
 torch.manual_seed(0)
 q, k, v = torch.randn(3, *document.shape, 16).unbind()
@@ -45,8 +47,8 @@ alone = F.scaled_dot_product_attention(*one, is_causal=True)
 print(f"largest difference {(packed[0, where] - alone[0]).abs().max():.2g}")
 
 # %%
-# Left: the rows of the batch, a color for each document. Right: the mask of
-# row 0; only dark cells are attended to.
+# The left chart shows the rows of the batch, with a color for each document.
+# The right chart shows the mask of row 0. Tokens attend only to dark cells.
 
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 4.4), width_ratios=[1.25, 1], layout="constrained"

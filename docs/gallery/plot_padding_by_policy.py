@@ -2,9 +2,9 @@
 Padding of variable-length sequences, by batching policy
 ========================================================
 
-A batch is as long as its longest sequence, and the rest is padding. Random
-batches of texts are mostly padding. Batches of sequences of similar length
-compute almost none, and packed rows less still.
+All rows of a batch are padded to its longest sequence. Random batches of texts
+are mostly padding. Batches of sequences with similar lengths have almost no
+padding, and packed rows have even less.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +15,8 @@ from seqdata.datasets import make_documents
 documents = make_documents(1_000)  # log-normal lengths, like those of texts
 
 # %%
-# A policy turns lengths into the plan of an epoch. No data is read, so many
-# policies can be compared in a moment.
+# A policy turns lengths into the plan of an epoch. Planning reads no data, so
+# you can quickly compare many policies.
 
 policies = {
     "Fixed(32), random": Fixed(32),
@@ -35,8 +35,8 @@ for name, plan in plans.items():
     print(f"{name:18} {len(plan):3} batches, {padding:6.1%} padding")
 
 # %%
-# One line for each row of an epoch, batch after batch: the coloured area is
-# what a model computes, and the orange part of it is for nothing.
+# Each line is a row of the epoch, in the order of the batches. A model
+# computes the complete colored area. The orange part is padding.
 
 figure, axes = plt.subplots(
     1, 4, figsize=(10, 4.4), sharex=True, sharey=True, layout="constrained"

@@ -2,9 +2,9 @@
 Imbalanced classes: draw the rare class as often as the others
 ==============================================================
 
-One user in twenty is fraudulent, so most batches hold one such user or none,
-and the model learns to answer "ok". ``Weighted`` with ``balanced`` draws each
-class equally often, exactly in every epoch.
+One user in twenty is fraudulent, so most batches have at most one fraudulent
+user, and the model learns to answer "ok". ``Weighted`` with ``balanced`` draws
+each class equally often in every epoch.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,8 @@ parts = split(store, {"train": 0.6, "val": 0.4}, stratify="label")
 print(store)
 
 # %%
-# A small classifier: an LSTM over the actions of a user.
+# The model is a small classifier with an LSTM that reads the actions of a
+# user.
 
 
 class Detector(torch.nn.Module):
@@ -73,8 +74,8 @@ for name, (rare, recall, precision) in results.items():
     print(f"recall {recall[-1]:.0%}, precision {precision:.0%}")
 
 # %%
-# Left: frauds in each training batch. Right: how many frauds of the held-out
-# users are found.
+# The left chart shows the number of frauds in each training batch. The right
+# chart shows how many frauds among the held-out users the model finds.
 
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 3.6), layout="constrained"

@@ -2,9 +2,9 @@
 Stop and resume in the middle of an epoch
 =========================================
 
-A run stops after 17 batches and resumes in a new loader, as after a crash or
-a preempted job. The next batch is the 18th: no sequence is skipped, none is
-trained twice.
+A run stops after 17 batches and resumes in a new loader, as after a crash or a
+preempted job. The next batch is the 18th. No sequence is skipped or trained
+twice.
 """
 
 import matplotlib.pyplot as plt
@@ -20,9 +20,10 @@ def make_loader():
 
 
 # %%
-# A run that is never stopped, and one that is: its ``state_dict`` is a few
-# numbers, saved next to those of the model and the optimizer. Under a
-# Lightning ``Trainer`` it is part of every checkpoint.
+# The example compares a run that is never stopped with a run that stops. The
+# ``state_dict`` of the loader has only a few numbers. Save it together with
+# the states of the model and the optimizer. A Lightning ``Trainer`` stores it
+# in every checkpoint.
 
 whole = [batch.ids.tolist() for batch in make_loader()]
 
@@ -35,7 +36,7 @@ for batch in loader:
         break
 
 # %%
-# A new process makes the same loader and loads the state.
+# A new process creates the same loader and loads the state.
 
 loader = make_loader()
 loader.load_state_dict(state)
@@ -45,8 +46,8 @@ print(f"{len(stopped)} + {len(resumed)} = {len(whole)} batches")
 print("the same sequences in the same order:", stopped + resumed == whole)
 
 # %%
-# Two strips of ids: each cell is a sequence, each column a batch, and the
-# color is the number of the sequence in the dataset.
+# The picture shows the sequences of both runs. Each cell is a sequence, each
+# column is a batch, and the color is the index of the sequence in the dataset.
 
 figure, axes = plt.subplots(
     2, 1, figsize=(10, 4.2), sharex=True, layout="constrained"

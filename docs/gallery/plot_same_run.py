@@ -2,9 +2,9 @@
 The same training run on 1, 2 and 4 processes
 =============================================
 
-With a fixed number of batches per update, a run has the same updates on any
-number of processes: each takes its share of the batches, and DDP averages
-the gradients. The losses differ only by rounding, here of float64.
+With a fixed number of batches per update, a run makes the same updates on any
+number of processes. Each process takes its share of the batches, and DDP
+averages the gradients. The losses differ only by rounding of float64.
 """
 
 import json
@@ -22,8 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 BATCHES_PER_UPDATE = 4
 
 # %%
-# What each process runs. ``balance_ranks`` keeps the order of the batches on
-# any number of ranks, and ``accumulate`` makes an update of four batches.
+# Each process runs the following function. ``balance_ranks`` keeps the order
+# of the batches on any number of ranks, and ``accumulate`` combines four
+# batches into an update.
 
 
 class Losses(torch.nn.Module):
@@ -73,9 +74,9 @@ def train(rank, ranks, folder):
 
 
 # %%
-# The script starts itself with 1, 2 and 4 processes. Your own training script
-# would be started by ``torchrun --nproc-per-node 4 train.py``, or by a
-# Lightning Trainer with ``devices=4``.
+# The script starts itself with 1, 2 and 4 processes. Start your own training
+# script with ``torchrun --nproc-per-node 4 train.py``, or use a Lightning
+# Trainer with ``devices=4``.
 
 if __name__ == "__main__" and "--train" in sys.argv:
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +98,7 @@ for ranks, curve in zip((1, 2, 4), curves, strict=True):
     print(f"last loss: {curve[-1]:.4f}  largest difference: {error:.0e}")
 
 # %%
-# Three curves, one line.
+# The three loss curves coincide.
 
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 3.8), layout="constrained"

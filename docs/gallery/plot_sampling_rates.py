@@ -2,9 +2,9 @@
 Windows of sensors with different sampling rates
 ================================================
 
-An accelerometer at 100 Hz, an ECG at 250 Hz, a temperature at 4 Hz, one label
-a second: a window of eight seconds takes the same time of all of them.
-Nothing is resampled.
+A recording has an accelerometer at 100 Hz, an ECG at 250 Hz, a temperature at
+4 Hz and one label per second. A window of eight seconds covers the same time
+span of every signal. The signals are not resampled.
 """
 
 import matplotlib.pyplot as plt
@@ -16,8 +16,8 @@ store = make_recordings(8, minutes=10)
 print(store)
 
 # %%
-# Windows may overlap (``stride_seconds``) or be drawn at random places
-# (``random=True``). They are views: nothing is stored for them.
+# Windows may overlap (``stride_seconds``) or start at random positions
+# (``random=True``). Windows are views of the recording and need no storage.
 
 loader = Loader(store, Windows(seconds=8, batch_size=32), seed=2)
 batch = next(iter(loader))
@@ -26,7 +26,7 @@ for name in ("acc", "ecg", "temp", "activity"):
 print(len(loader), "batches")
 
 # %%
-# One window of each activity.
+# The chart shows one window of each activity.
 
 names, rows = ["rest", "walk", "run"], []
 for kind in range(3):

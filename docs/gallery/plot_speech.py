@@ -2,9 +2,10 @@
 Speech: from the waveform to a batch of log-mel spectrograms
 ============================================================
 
-Utterances of half a second to four seconds become log-mel spectrograms in
-the loader. Batches are planned by frames, not by utterances, so that each has
-about the same size, and the text comes along on an axis of its own.
+The loader turns utterances of half a second to four seconds into log-mel
+spectrograms. Batches are planned by the number of frames, not of utterances,
+so that all batches have about the same size. The text of an utterance has a
+separate axis.
 """
 
 import matplotlib.pyplot as plt
@@ -17,8 +18,8 @@ sounds = make_speech(40)  # synthetic digits, 16,000 samples a second
 print(sounds)
 
 # %%
-# ``LogMel`` knows how many frames it makes of a number of samples, so the
-# plan counts frames. Your own files open by ``open_store("clips/")``.
+# ``LogMel`` computes the number of frames from the number of samples, so the
+# plan counts frames. To open your own files, use ``open_store("clips/")``.
 
 log_mel = LogMel(rate=16_000, n_mels=80, n_fft=400, hop_length=160)
 loader = Loader(sounds, TokenBudget(2_000), transform=log_mel, seed=0)
@@ -31,8 +32,8 @@ for batch in batches[:4]:
     print("tokens", tuple(batch["tokens"].shape))
 
 # %%
-# ``batch.lengths`` and ``batch.lengths_of["tokens"]`` are the two lengths
-# that a CTC loss takes.
+# A CTC loss needs two lengths, ``batch.lengths`` and
+# ``batch.lengths_of["tokens"]``.
 
 batch = next(batch for batch in batches if len(batch) >= 6)
 first = sounds[int(batch.ids[0])]

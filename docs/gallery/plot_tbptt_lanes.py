@@ -2,10 +2,10 @@
 Truncated backpropagation through time (TBPTT): who reads what
 ==============================================================
 
-Sequences that fit no batch are cut into chunks. Each row of the batch is a
-lane that reads on where it stopped in the batch before, so that a recurrent
-model can carry its hidden state. When a sequence ends, its lane begins the
-next one.
+``TBPTT`` cuts sequences that are too long for a batch into chunks. Each row of
+a batch is a lane, which continues where it stopped in the previous batch, so
+that a recurrent model can carry its hidden state. When a sequence ends, its
+lane starts the next sequence.
 """
 
 import matplotlib.pyplot as plt
@@ -17,8 +17,8 @@ store = make_flip_flops(14, median=900, sigma=0.6, seed=1)
 LANES, CHUNK = 4, 128
 
 # %%
-# ``batch.reset`` says where a lane begins a sequence: the state is zero
-# there. ``batch.start`` is the place of the chunk in its sequence.
+# ``batch.reset`` is true for lanes that begin a sequence, where the state must
+# be zero. ``batch.start`` is the position of the chunk in its sequence.
 
 loader = Loader(store, TBPTT(lanes=LANES, chunk=CHUNK), seed=0)
 batches = list(loader)
@@ -30,8 +30,8 @@ read = sum(batch.num_tokens for batch in batches)
 print(f"{read:,} of {store.lengths.sum():,} timesteps, each once")
 
 # %%
-# One line for each lane, one color for each sequence. A white gap is the
-# padding of a last chunk; a bold edge is a reset of the state.
+# Each line is a lane, and each color is a sequence. White gaps are the padding
+# of last chunks. Bold edges mark resets of the state.
 
 palette = ["#0072B2", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7"]
 figure, axis = plt.subplots(figsize=(10, 3.2), layout="constrained")

@@ -2,9 +2,9 @@
 Plan batches from your own lengths
 ==================================
 
-All that a plan needs is the lengths of your sequences. See how many steps an
-epoch has, how much of a batch is padding, and which batch is the largest one,
-before you convert any data.
+A plan needs only the lengths of your sequences. Before you convert any data,
+you can see the number of steps in an epoch, the padding of each batch and the
+largest batch.
 """
 
 import matplotlib.pyplot as plt
@@ -12,7 +12,7 @@ import numpy as np
 from seqdata import Fixed, SequenceIndex, TokenBudget, World, share
 
 # %%
-# Put the lengths of your own sequences here: tokens, frames, samples.
+# Insert the lengths of your own sequences, in tokens, frames or samples.
 
 rng = np.random.default_rng(0)
 lengths = np.rint(rng.lognormal(5.0, 0.9, 20_000)).astype(int) + 1
@@ -22,7 +22,7 @@ policy = TokenBudget(16_384, max_length=2_000, too_long="truncate")
 plan = policy.plan(index, seed=0, epoch=0)
 
 # %%
-# The report says what the plan does to the data. On several GPUs every rank
+# The report shows how the plan treats the data. On several GPUs, every rank
 # takes the same number of steps.
 
 report = plan.report
@@ -35,8 +35,8 @@ for ranks in (1, 2, 8):
     print(f"GPUs: {ranks}  steps on each: {steps}")
 
 # %%
-# ``plan.plot`` draws a plan. Several plans in the same axes compare: which
-# part of each batch is padding?
+# ``plan.plot`` draws a plan. Draw several plans into the same axes to compare
+# their padding.
 
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 3.8), layout="constrained"

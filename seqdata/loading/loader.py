@@ -58,10 +58,11 @@ _COMPARED = (  # over ranks
 
 
 class Loader:
-    """Batches of sequences, epoch after epoch; all ranks take equally many steps.
+    """Iterate over batches of sequences; all ranks take the same number of steps.
 
-    ``iter()`` alone does nothing. The first ``next()`` continues at the loaded position, if there
-    is one, and otherwise begins the next epoch. Leaving an iteration early abandons its epoch.
+    ``iter()`` alone has no effect. The first ``next()`` continues at the loaded position if a state
+    was loaded, and otherwise begins the next epoch. If you leave a loop early, the rest of the
+    epoch is skipped.
 
     Args:
         store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
@@ -73,52 +74,53 @@ class Loader:
             process raises if a process group of several was initialised later.
         seed: Seed of the order and of transforms.
         fields: Names of the fields to read; None: all, or those of the output.
-        whole: Names of fields along other axes that come whole with every window or chunk; without
-            it they are an error there, unless the axes are linked (``open_store(rates=)``).
+        whole: Names of fields on other axes to return completely with every window or chunk. A
+            field that is not listed raises an error, unless the axes are linked
+            (``open_store(rates=)``).
         as_tuple: Names of fields and attributes of the batch to return as a tuple: ``lengths``,
             ``weight``, …
         as_dict: Names of fields and attributes of the batch to return as a dict.
-        as_batch: ``as_batch(batch) -> anything``, whose result for each batch is returned. On
-            several ranks it must include ``batch.weight`` (or ``batch.score``) if there may be
-            padding batches; it is tried with one before the first step.
+        as_batch: Function ``as_batch(batch) -> Any``; the loader returns its result for each batch.
+            On several ranks, the result must include ``batch.weight`` (or ``batch.score``) if there
+            may be padding batches. The loader tests the function with a padding batch before the
+            first step.
         transform: ``transform(sequence, rng) -> dict``, one sequence at a time, or a ``columnar``
             one; it keeps lengths, or declares the changed ones with ``.lengths``. None: that of a
             view made by ``measure_lengths``, if ``store`` is one.
         dtype: Dtype of floating fields, such as ``"float32"``; or field -> dtype. Numbers that do
             not fit raise an error. None: as stored.
-        check_values: Whether a NaN or an infinity raises an error that names its sequence.
-        collator: A collator, or the name of one; None: padded. A function of one argument is a
+        check_values: Whether to raise an error that names the sequence for a NaN or an infinity.
+        collator: A collator or its name; None: padded. A function of one argument is used as a
             ``collate_fn``.
         collate_fn: A torch ``collate_fn``, whose result for a list of samples is returned: for the
             items of a Dataset, or of a list, with ``lengths``, as they are, whatever they hold.
-        padding: Value of padding, for all fields or by name, ``targets`` of a shift included; None:
-            that of the collator, 0.
+        padding: Value of padding, for all fields or by name, including the ``targets`` of a shift;
+            None: the value of the collator, 0.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` if several
             fields are ragged.
-        sort_within_batch: Whether the rows of every batch are in descending length, for
-            ``pack_padded_sequence(enforce_sorted=True)``; rows that are lanes keep their places.
+        sort_within_batch: Whether to sort the rows of every batch by descending length, for
+            ``pack_padded_sequence(enforce_sorted=True)``. Rows that are lanes keep their positions.
         lengths: Lengths of the items of a torch Dataset, or of a list for a ``collate_fn``:
             integers (items,), or a function item -> timesteps that is run once over all of them.
-        tail: Batch of a rank that has none left in the last step: ``fill``, ``drop`` or
-            ``repeat``.
+        tail: Treatment of ranks without a batch in the last step: ``fill``, ``drop`` or ``repeat``.
         accumulate: Number of steps of an optimizer update, for ``loss_scale``.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
             batch, cropped, and ``mask`` if there is none. The number and size of batches do not
             change.
-        max_errors: Maximum number of these errors in a run; the next one is raised.
-        error_log: File that lists these errors, a line of JSON each; errors that it already lists
-            count.
-        num_workers: Number of processes that read and transform, for transforms written in Python
-            and slow Datasets; 0: this process. Batches do not depend on it.
-        prefetch: Number of groups, of about 1 MiB or 16 batches, that a thread reads ahead; 0: no
-            thread.
+        max_errors: Maximum number of masked or replaced errors in a run; the next error is raised.
+        error_log: File that lists the masked or replaced errors, one line of JSON each. Errors that
+            the file already lists count for ``max_errors``.
+        num_workers: Number of worker processes that read and transform, for transforms written in
+            Python and slow Datasets; 0: use this process. Batches do not depend on ``num_workers``.
+        prefetch: Number of groups of batches, each of about 1 MiB or 16 batches, that a thread
+            reads ahead; 0: no thread.
         start_method: Start method of workers: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
         stall_timeout: Seconds without progress after which a worker raises ``StallError``.
-        persistent_workers: Whether workers stay for the next epoch when one has ended.
-        pin_memory: Whether the thread that reads ahead copies the output into pinned memory, so
-            that ``batch.to("cuda")`` does not wait.
+        persistent_workers: Whether to keep workers alive between epochs.
+        pin_memory: Whether the prefetch thread copies the output into pinned memory, so that
+            ``batch.to("cuda")`` does not wait.
         epoch: Index of the first epoch.
         name: Name of the loader, for ``batch.loader``: recurrent states are kept by it.
 

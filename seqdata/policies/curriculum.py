@@ -172,21 +172,21 @@ _LIMIT_OPTIONS = ("max_length", "too_long")
 
 @dataclass(frozen=True, slots=True)
 class Curriculum(WrapperPolicy):
-    """Batches of another policy, whose longest sequences come later.
+    """Batches of another policy, with short sequences first.
 
-    Sequences beyond the limit are dropped, or split or truncated where the inner policy says so
-    with ``too_long``. A ``max_length`` of the inner policy's own always holds.
+    Sequences beyond the limit are dropped, or split or truncated if the inner policy sets
+    ``too_long``. The ``max_length`` of the inner policy always applies.
 
-    Without ``batches`` and ``segment`` an epoch is one of the inner policy with the epoch's limit.
-    Epochs then differ in their number of batches, and a Trainer needs
-    ``reload_dataloaders_every_n_epochs=1``; not around ``Weighted`` with ``draws``, or a ``Mix``
-    with ``batches``.
+    Without ``batches`` and ``segment``, each epoch is an epoch of the inner policy with the limit
+    of that epoch. Epochs then differ in their number of batches, and a Trainer needs
+    ``reload_dataloaders_every_n_epochs=1``. The exceptions are ``Weighted`` with ``draws`` and
+    ``Mix`` with ``batches``.
 
-    With either, every epoch has equally many batches: while a limit holds, the inner policy goes
-    through what is within it again and again, also over the end of an epoch, and no sequence comes
-    again before all others have come.
+    With ``batches`` or ``segment``, every epoch has the same number of batches. While a limit
+    applies, the inner policy repeatedly reads all sequences within the limit, also across the end
+    of an epoch. No sequence is repeated before all others have been read.
 
-    Evaluation is planned by the inner policy alone, without a limit.
+    For evaluation, only the inner policy plans the batches, without a limit.
 
     Args:
         policy: Policy that makes the batches: one with ``max_length``, one around such a policy,

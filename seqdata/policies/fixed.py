@@ -52,14 +52,14 @@ class Fixed(FixedSizePolicy):
 
     Args:
         batch_size: Number of rows of a batch.
-        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
-            of 2^18 neighbours, for data larger than memory on slow media; False: the data's order.
-            See "How data is shuffled" in the docs.
-        axis: The axis that is planned on.
+        shuffle: True shuffles all data, in another order in every epoch. ``"blocks"`` shuffles
+            within blocks of 2^18 consecutive sequences, for data larger than memory on slow disks.
+            False keeps the order of the data. See "How data is shuffled" in the docs.
+        axis: Axis whose lengths the plan uses.
         max_length: Maximum number of timesteps of a row; None: no limit.
         too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
-        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
+        keep: Which timesteps of a truncated sequence remain, the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -94,26 +94,26 @@ def _order_by_length(items: BlockItems, draw: Draw | None, block: int) -> NDArra
 class Sorted(ByLengthPolicy):
     """Batches of ``batch_size`` rows of nearly equal length, ties in the order of the data.
 
-    This has the least padding. The same rows are together in every epoch; only the order of batches
-    changes. Rows of equal length keep the order of the data: where it is stored by class,
-    ``Bucketed`` mixes them. Above 2^18 sequences they are sorted within blocks, each a sample of
-    the whole data.
+    This policy has the least padding. Batches have the same rows in every epoch, and only the order
+    of batches changes. Rows of equal length keep the order of the data. If data is stored by class,
+    use ``Bucketed``, which mixes rows. Above 2^18 sequences, the policy sorts within blocks, each
+    of which is a random sample of the complete dataset.
 
     Args:
         batch_size: Number of rows of a batch.
-        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
-            of 2^18 neighbours, for data larger than memory on slow media; False: the longest come
-            first. See "How data is shuffled" in the docs.
-        axis: The axis that is planned on.
+        shuffle: True shuffles all data, in another order in every epoch. ``"blocks"`` shuffles
+            within blocks of 2^18 consecutive sequences, for data larger than memory on slow disks.
+            False keeps a fixed order, longest first. See "How data is shuffled" in the docs.
+        axis: Axis whose lengths the plan uses.
         max_length: Maximum number of timesteps of a row; None: no limit.
         too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
-        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
-        balance_ranks: Number of consecutive batches of similar lengths, so that as many ranks have
-            equal work in a step; 1: a random order for any number of ranks. None: the DataModule's
-            ``batches_per_update``, else the number of ranks of a Loader or Trainer; 1 in a plan
-            that is made directly.
+        keep: Which timesteps of a truncated sequence remain, the ``first`` or the ``last``.
+        balance_ranks: Number of consecutive batches of similar lengths, so that this number of
+            ranks has equal work in a step. 1 gives a random order for any number of ranks. None
+            means ``batches_per_update`` of the DataModule if set, otherwise the number of ranks of
+            the Loader or Trainer, or 1 if you call ``plan`` directly.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -152,19 +152,19 @@ class Bucketed(ByLengthPolicy):
 
     Args:
         batch_size: Number of rows of a batch.
-        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
-            of 2^18 neighbours, for data larger than memory on slow media; False: exact order,
-            longest first. See "How data is shuffled" in the docs.
-        axis: The axis that is planned on.
+        shuffle: True shuffles all data, in another order in every epoch. ``"blocks"`` shuffles
+            within blocks of 2^18 consecutive sequences, for data larger than memory on slow disks.
+            False keeps a fixed order, longest first. See "How data is shuffled" in the docs.
+        axis: Axis whose lengths the plan uses.
         max_length: Maximum number of timesteps of a row; None: no limit.
         too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
-        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
-        balance_ranks: Number of consecutive batches of similar lengths, so that as many ranks have
-            equal work in a step; 1: a random order for any number of ranks. None: the DataModule's
-            ``batches_per_update``, else the number of ranks of a Loader or Trainer; 1 in a plan
-            that is made directly.
+        keep: Which timesteps of a truncated sequence remain, the ``first`` or the ``last``.
+        balance_ranks: Number of consecutive batches of similar lengths, so that this number of
+            ranks has equal work in a step. 1 gives a random order for any number of ranks. None
+            means ``batches_per_update`` of the DataModule if set, otherwise the number of ranks of
+            the Loader or Trainer, or 1 if you call ``plan`` directly.
 
     Raises:
         ConfigError: If an argument is invalid.

@@ -73,9 +73,10 @@ _ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many rank
 class Mix(BasePolicy):
     """Batches of several named datasets, in fractions that hold for every prefix of an epoch.
 
-    The data is given by name: ``Loader({"books": ..., "code": ...}, Mix(...))``. Each part goes
-    through its own epochs, shuffled again each time, and continues in the next epoch of the
-    mixture where it was. ``batch.part`` names the part, ``batch.part_epoch`` is its own epoch.
+    Pass the datasets by name: ``Loader({"books": ..., "code": ...}, Mix(...))``. Each part is read
+    in its own epochs and shuffled again after each pass. In the next epoch of the mixture, the
+    part continues at its position. ``batch.part`` names the part, and ``batch.part_epoch`` is
+    the epoch of the part.
 
     Policies with lanes are mixed too: name a policy for each part, ``{"books": TBPTT(24, 256),
     "code": TBPTT(8, 256)}``; or give the lanes of one to parts by weight, ``Mix({"books": 3,
@@ -85,9 +86,9 @@ class Mix(BasePolicy):
     their sequences.
 
     Args:
-        parts: Name -> ``Part``, or the weight alone, or a policy with lanes alone, whose number is
-            its weight.
-        policy: Policy of the parts that have no policy of their own.
+        parts: Dict from name to a weight, to a ``Part``, or to a policy with lanes. The weight of a
+            policy with lanes is its number of lanes.
+        policy: Policy of the parts for which ``parts`` has no policy.
         by: Quantity that weights are fractions of: ``batches``, ``timesteps`` or ``sequences``;
             None: batches, with ``rows`` sequences.
         batches: Number of batches of an epoch; None: about one pass over the part that is largest

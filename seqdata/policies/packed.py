@@ -163,19 +163,19 @@ def _content_lengths(content: _RowContent | None) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Packed(SequencePolicy):
-    """Batches of ``rows`` rows that hold whole sequences, up to ``row_length`` timesteps each.
+    """Batches of ``rows`` rows with several complete sequences in each row.
 
     Args:
         rows: Number of rows of a batch.
         row_length: Maximum number of timesteps of a row.
-        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
-            of 2^18 neighbours, for data larger than memory on slow media; False: the same rows in
-            every epoch. See "How data is shuffled" in the docs.
-        axis: The axis that is planned on.
+        shuffle: True shuffles all data, in another order in every epoch. ``"blocks"`` shuffles
+            within blocks of 2^18 consecutive sequences, for data larger than memory on slow disks.
+            False keeps the same rows in every epoch. See "How data is shuffled" in the docs.
+        axis: Axis whose lengths the plan uses.
         max_length: Maximum number of timesteps of a sequence; None: ``row_length``.
         too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
-        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
+        keep: Which timesteps of a truncated sequence remain, the ``first`` or the ``last``.
 
     Raises:
         ConfigError: If an argument is invalid.

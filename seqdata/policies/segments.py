@@ -27,17 +27,17 @@ from seqdata.report import PlanReport, make_report
 class Segments(WrapperPolicy):
     """Batches of a policy whose weights may change after a fixed number of batches.
 
-    ``Loader.set_weights`` sets the weights of the next segments where one begins; ``Feedback`` does
-    so for a Trainer. All epochs have the number of batches of the policy's first one, independent
-    of the weights. If batches are cut by their timesteps, a segment ends with its last declared
-    batch, and the other sequences drawn for it are dropped.
+    ``Loader.set_weights`` sets the weights of the following segments. Under a Trainer, ``Feedback``
+    sets the weights. All epochs have as many batches as the first epoch of the policy, independent
+    of the weights. If the number of batches depends on lengths, a segment ends with its last
+    declared batch, and the remaining sequences drawn for the segment are dropped.
 
-    Evaluation is planned by the innermost policy alone.
+    For evaluation, only the innermost policy plans the batches.
 
     Args:
-        policy: ``Weighted``, or a ``Mix``; with ``rows`` a ``Mix`` of ``Fixed``, ``Sorted``,
-            ``Bucketed`` or random ``Windows``. The weighted policy must not depend on the epoch, as
-            a ``Curriculum`` does.
+        policy: ``Weighted`` or ``Mix``. A ``Mix`` with ``rows`` must use ``Fixed``, ``Sorted``,
+            ``Bucketed`` or random ``Windows``. The inner policy must not depend on the epoch, as a
+            ``Curriculum`` does.
         batches: Number of batches of a segment, over all ranks; the last one of an epoch may have
             fewer.
 

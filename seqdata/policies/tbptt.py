@@ -148,28 +148,30 @@ class Jitter:
 class TBPTT(BasePolicy):
     """Chunks of at most ``chunk`` timesteps in ``lanes`` lanes; a batch has a row of each lane.
 
-    Sequences are packed so that lanes end together, in the same number of steps in every epoch. A
-    lane whose sequence ends takes the next one, with ``batch.reset``; one without a next is a row
-    of weight 0. Sequences are shuffled, never the chunks of one.
+    Sequences are assigned to lanes so that all lanes end at about the same step. The number of
+    steps is the same in every epoch. When its sequence ends, a lane starts the next sequence and
+    sets ``batch.reset``. A lane without further sequences is a row of weight 0. The policy shuffles
+    sequences, but never the chunks of a sequence.
 
     Args:
         lanes: Number of rows of a batch, over all ranks.
-        chunk: Maximum number of timesteps of a row, or ``seconds``; or a function ``chunk(epoch)``:
-            epochs then differ in their number of steps, and a Trainer needs
+        chunk: Maximum number of timesteps of a row; or pass ``seconds``. With a function
+            ``chunk(epoch)``, epochs differ in their number of steps, and a Trainer needs
             ``reload_dataloaders_every_n_epochs=1``.
-        advance: Timesteps from a chunk's start to the start of the next; None: ``chunk``. If it is
-            less, chunks overlap: the common timesteps are context in the later one
-            (``batch.burn_in``), and are not scored.
-        continuous: Whether sequences are concatenated to one stream that is cut into equal columns,
-            one per lane, with state carried over their ends: as language models are trained. A
-            shift then shifts the stream.
-        segments: Whether a row continues with the lane's next sequence where one ends in a chunk;
-            lanes are packed by timesteps, and ``batch.segments`` lists the spans of rows.
+        advance: Timesteps from the start of a chunk to the start of the next; None: ``chunk``. If
+            ``advance`` is less than ``chunk``, chunks overlap. The later chunk reads the common
+            timesteps as context (``batch.burn_in``) and does not score them.
+        continuous: Whether to concatenate all sequences to one stream and cut the stream into equal
+            columns, one per lane, as for language models. The state is then carried across the ends
+            of sequences, and ``shift`` shifts the stream.
+        segments: Whether a row continues with the next sequence of the lane if a sequence ends
+            within a chunk. Lanes are then packed by timesteps, and ``batch.segments`` lists the
+            spans of rows.
         jitter: Whether the lengths of chunks vary from step to step, or their law (``Jitter``): the
             same lengths in every epoch, in another order. ``batch.lr_scale`` is the factor of the
             learning rate. Needs ``continuous`` or ``segments``.
-        shuffle: Whether sequences are shuffled between epochs; else lanes read in the data's order.
-        axis: The axis that is planned on.
+        shuffle: Whether to shuffle sequences in every epoch. False keeps the order of the data.
+        axis: Axis whose lengths the plan uses.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         seconds: Duration of a row in place of ``chunk``, the nearest number of timesteps: for
             stores whose sampling rates are known (``open_store(rates=)``). ``time`` gives way to a

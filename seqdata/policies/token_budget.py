@@ -53,19 +53,19 @@ class TokenBudget(SequencePolicy):
             axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64 (n,)`` with
             lengths by axis.
         min_batches: Minimum number of batches of a bucket: more batches mix more and pad more.
-        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
-            of 2^18 neighbours, for data larger than memory on slow media; False: exact order,
-            longest first. See "How data is shuffled" in the docs.
-        axis: The axis that is planned on.
+        shuffle: True shuffles all data, in another order in every epoch. ``"blocks"`` shuffles
+            within blocks of 2^18 consecutive sequences, for data larger than memory on slow disks.
+            False keeps a fixed order, longest first. See "How data is shuffled" in the docs.
+        axis: Axis whose lengths the plan uses.
         max_length: Maximum number of timesteps of a row; None: the budget.
         too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
-        keep: Timesteps of a truncated sequence that remain: the ``first`` or the ``last``.
-        balance_ranks: Number of consecutive batches of similar lengths, so that as many ranks have
-            equal work in a step; 1: a random order for any number of ranks. None: the DataModule's
-            ``batches_per_update``, else the number of ranks of a Loader or Trainer; 1 in a plan
-            that is made directly.
+        keep: Which timesteps of a truncated sequence remain, the ``first`` or the ``last``.
+        balance_ranks: Number of consecutive batches of similar lengths, so that this number of
+            ranks has equal work in a step. 1 gives a random order for any number of ranks. None
+            means ``batches_per_update`` of the DataModule if set, otherwise the number of ranks of
+            the Loader or Trainer, or 1 if you call ``plan`` directly.
 
     Raises:
         ConfigError: If an argument is invalid.

@@ -155,15 +155,15 @@ def balanced(field: str) -> Balanced:
 class Weighted(WrapperPolicy):
     """Batches of sequences that are drawn by weight, different ones in every epoch.
 
-    A sequence is drawn ``draws * weight / sum of weights`` times, rounded down or up at random so
-    that this is the mean over epochs. With equal weights and no ``draws`` each comes once.
-    Sequences that the inner policy drops (too long, empty) are not drawn.
+    The policy draws a sequence ``draws * weight / sum of weights`` times on average. In each epoch
+    the number is rounded down or up at random. With equal weights and without ``draws``, each
+    sequence is drawn once. Sequences that the inner policy drops (too long, empty) are not drawn.
 
-    Evaluation is planned by the inner policy alone: each sequence once.
+    For evaluation, only the inner policy plans the batches, and each sequence is read once.
 
     Args:
-        policy: Policy that makes batches of the drawn sequences: any without lanes. A
-            ``Curriculum`` must be around this policy, not within it.
+        policy: Policy that makes batches of the drawn sequences. It must not have lanes. To combine
+            with ``Curriculum``, pass the ``Weighted`` policy to ``Curriculum``.
         weights: Name of a field with one number per sequence; an array (sequences,) in the order of
             the store; ``balanced("label")``; None: all are equal.
         draws: Number of draws of an epoch; None: the number of sequences that the inner policy

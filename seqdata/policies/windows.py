@@ -46,25 +46,26 @@ Anchor = Literal["start", "end"]
 class Windows(BlockPolicy):
     """Windows of every sequence, ``batch_size`` in a batch; 10^9 of them cost no memory.
 
-    Windows start at 0, ``stride``, 2 x ``stride``, … with start + size + horizon <= length. Shorter
-    sequences have none and are listed in the plan's report.
+    Windows start at 0, ``stride``, 2 x ``stride``, … with start + size + horizon <= length.
+    Sequences that are too short have no window, and the report of the plan lists them.
 
     Args:
-        size: Number of timesteps of the context; or ``(low, high)``: each window has a random
-            number of them, other ones in every epoch; or ``seconds``.
+        size: Number of timesteps of the context; or pass ``seconds``. With ``(low, high)``, each
+            window has a random size, which differs between epochs.
         stride: Timesteps from one start to the next; None: ``size``. With ``random`` there is one
             window in each stride, at a random start, so that longer sequences have more windows. A
             ``Fraction``, not with ``random``: window k starts at the timestep nearest to k times
             it.
         batch_size: Number of windows of a batch.
         horizon: Number of timesteps of the future.
-        random: Whether windows are at random positions, different ones in every epoch.
+        random: Whether windows start at random positions, which differ between epochs.
         per_sequence: Number of random windows of each sequence, without ``stride``.
-        anchor: Position of windows that are not random: the first one begins where the sequence
-            does (``start``), or the last one ends where it ends (``end``).
-        shuffle: True: over all data, in another order in every epoch; ``"blocks"``: within blocks
-            of 2^18 neighbours, for data larger than memory on slow media; False: the data's order.
-            See "How data is shuffled" in the docs.
+        anchor: Position of windows that are not random. With ``start``, the first window begins at
+            the start of the sequence. With ``end``, the last window ends at the end of the
+            sequence.
+        shuffle: True shuffles all data, in another order in every epoch. ``"blocks"`` shuffles
+            within blocks of 2^18 consecutive sequences, for data larger than memory on slow disks.
+            False keeps the order of the data. See "How data is shuffled" in the docs.
         axis: The axis that is planned on. With seconds, ``time`` gives way to a faster linked axis
             of which they are whole timesteps.
         seconds: Duration of the context, in place of ``size``: for stores whose sampling rates are

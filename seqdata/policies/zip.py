@@ -184,17 +184,18 @@ def make_zip_report(batch_table: BatchTable, parts: Sequence[MixTable]) -> PlanR
 class Zip(BasePolicy):
     """A batch of each of several named datasets in every step.
 
-    The data is given by name: ``Loader({"labelled": ..., "unlabelled": ...}, Zip(...))``. A step is
-    a dict: name -> ``SequenceBatch``, each with the fields of its own data, its own ``weight`` and
-    ``loss_scale``. ``batch["unlabelled"].part_epoch`` counts the passes over a part.
+    Pass the datasets by name: ``Loader({"labelled": ..., "unlabelled": ...}, Zip(...))``. A step is
+    a dict from name to ``SequenceBatch``. Each batch has the fields, ``weight`` and
+    ``loss_scale`` of its own dataset. ``batch["unlabelled"].part_epoch`` counts the passes over
+    a part.
 
-    Every part is traversed without repetition, shuffled again in each of its own epochs. Its
-    position is kept over the epochs of the steps, so that nothing of a long part is dropped.
+    Every part is read without repetition and shuffled again after each pass. A part continues at
+    its position in the next epoch, so that all sequences of a long part are read.
 
     Args:
         parts: Name -> policy of the part.
-        lead: The part whose epochs are those of the steps; None: the one with the most batches, of
-            equal ones the first.
+        lead: Part whose number of batches determines the length of an epoch; None: the part with
+            the most batches, or the first of several equal ones.
         shuffle: Whether the parts are shuffled; else each is in the data's order, and is not drawn
             by weight: each of its sequences comes once in each of its epochs.
 

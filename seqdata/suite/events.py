@@ -66,35 +66,37 @@ class EventStatistics:
 class EventDataModule(SequenceDataModule):
     """Sequences of events, in batches of about equal numbers of events.
 
-    The table has a row per event, in any order if it has a time. A batch has ids of each
-    categorical column (B, T), numbers of each numeric one, ``time_delta`` (B, T) if there is a
-    time, static columns and the label as (B,), and ``targets`` (B, T) with ``next_event``.
+    The table has a row per event, in any order if there is a time column. A batch has (B, T) ids
+    for each categorical column, (B, T) numbers for each numeric column and, with a time column,
+    ``time_delta`` (B, T). Static columns and the label have shape (B,). With ``next_event``, the
+    batch also has ``targets`` (B, T).
 
     Args:
         source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, or a
             store with a sequence per id.
-        id: Column of the sequences: the user, patient or machine.
-        time: Column of times: dates or integers. None: rows are in order, those of an id together.
-        categorical: Columns of strings or integers: kinds of events. Ids of tokens are fitted on
-            the training part.
-        numeric: Columns of numbers, standardized by the training part.
+        id: Column that identifies the sequence, such as the user, patient or machine.
+        time: Column of times, as dates or integers. None: rows must be in order, and all rows of an
+            id must be contiguous.
+        categorical: Columns of strings or integers, such as kinds of events. The ids of their
+            values are fitted on the training data.
+        numeric: Columns of numbers, standardized with statistics of the training data.
         static: Columns with one value per id.
-        last: Number of last events of a sequence that are kept; None: all.
+        last: Number of most recent events of a sequence to keep; None: all.
         time_delta: ``log1p``: the logarithm of 1 plus the seconds since the event before is the
             field ``time_delta``; None: there is none.
-        label: Column with one value per id: strings and integers become classes.
+        label: Column with one value per id. Strings and integers become classes.
         next_event: Categorical column whose next value is ``batch["targets"]``; None: none.
         balance: Column with one value per id, such as the label, whose values are drawn equally
             often in training; None: each sequence once.
         split: Fractions of the sequences by ``split_by``, or ranges of time such as
             ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences.
         split_by: ``"id"``, or a static column whose values stay together.
-        cutoff: Date (or integer) from which on events are dropped, so that a label of what came
-            later cannot be read from them; None: none are.
+        cutoff: Date (or integer) from which on events are dropped, so that later events cannot
+            reveal the label; None: keep all events.
         min_count: Least number of occurrences of a token with an id of its own.
-        max_tokens: Largest number of events of a batch, padding included.
-        seed: Seed of the order; None: the one of ``seed_everything``, else 0.
-        num_workers: Processes that read.
+        max_tokens: Maximum number of events in a batch, including padding.
+        seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
+        num_workers: Number of worker processes; 0: read in this process.
 
     Raises:
         ConfigError: If an argument is invalid.

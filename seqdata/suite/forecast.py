@@ -69,32 +69,32 @@ class ForecastStatistics:
 
 @final
 class ForecastDataModule(SequenceDataModule):
-    """Windows of series for forecasting: a context, and the horizon after it.
+    """Windows of time series for forecasting, each with a context and a horizon.
 
     The table has a row per series and time, in any order. A batch has ``batch.context[name]`` (B,
-    context) and ``batch.future[name]`` (B, horizon) of each column, static columns as (B,), and
-    a mask, ``<target>_observed``, where values of a target are masked. Observed columns are in
-    the future, too: a model must not read them there.
+    context) and ``batch.future[name]`` (B, horizon) of each column, static columns as (B,), and a
+    mask, ``<target>_observed``, where values of a target are masked. ``batch.future`` also has the
+    observed columns, which a model must not read.
 
     Args:
         source: A table (pandas, Polars, Arrow), its file (Parquet, Arrow, CSV, JSON lines), a
             folder or glob of such files, or a store with a sequence per series.
         id: Column of the names of series.
         time: Column of times: dates, or integers.
-        target: Column that is forecast, or several.
+        target: Column or columns to forecast.
         freq: Step of the times: ``"15min"``, ``"h"``, ``"D"``, ``"W"``, ``"MS"`` (months), or an
             integer for times that are integers. None: the most frequent step.
-        known: Columns that are known in advance, such as prices.
-        observed: Columns that are known up to the present, such as the weather.
+        known: Columns whose future values are known in advance, such as prices.
+        observed: Columns that are known only up to the present, such as the weather.
         static: Columns with one value per series.
-        context: Timesteps that a model reads.
-        horizon: Timesteps that it forecasts.
+        context: Number of timesteps that a model reads.
+        horizon: Number of timesteps that a model forecasts.
         stride: Timesteps from a window to the next; None: 1 for ``train_windows="all"``, else
             ``horizon``.
         train_windows: ``random``: one window at a random start in each stride, another one in every
             epoch; ``all``: the windows at every stride.
-        anchor: Windows of evaluations are laid from the ``end`` of each series, or from the
-            ``start``.
+        anchor: Whether windows for evaluation are aligned to the ``end`` or the ``start`` of each
+            series.
         split: Parts of the time: ranges, ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, or
             fractions of each series. With ``"by"`` fractions of the values of that column, such
             as whole series by their id. Windows of a later part read up to ``context`` timesteps
@@ -102,18 +102,19 @@ class ForecastDataModule(SequenceDataModule):
         scale: Scale of the targets, fitted on the training part: ``standard``, ``robust`` (median
             and interquartile range), ``log1p`` (nothing is fitted) or None. Other numbers are
             standardized, unless it is None.
-        scale_by: Column whose values have a scale each: ``"id"`` for each series; None: one scale
-            for all. Series that training does not have get the scale of all.
+        scale_by: Column whose values each have their own scale, such as ``"id"`` for a scale per
+            series; None: one scale for all. Series that are not in the training data use the scale
+            of all series.
         gaps: Times that are missing within a series: ``grid``: timesteps without values; ``error``.
         missing: Missing values: ``mask``: 0 in the scale of the model, and False in the mask of a
             target; ``impute``: the value before; ``error``.
         calendar: Fields that are computed from dates: ``minute``, ``hour``, ``dayofweek``, ``day``,
             ``dayofyear``, ``week``, ``month``; float32 in [-0.5, 0.5], known in advance.
-        min_history: Least timesteps of a series before its first forecast; shorter contexts are
-            filled up with masked timesteps. None: ``context``.
-        batch_size: Windows of a batch.
+        min_history: Minimum number of timesteps of a series before its first forecast. Shorter
+            contexts are filled with masked timesteps. None: ``context``.
+        batch_size: Number of windows in a batch.
         seed: Seed of order and random windows; None: the one of ``seed_everything``, else 0.
-        num_workers: Processes that read.
+        num_workers: Number of worker processes; 0: read in this process.
 
     Raises:
         ConfigError: If an argument is invalid.

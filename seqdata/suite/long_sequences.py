@@ -83,17 +83,17 @@ class RecordingStatistics:
 
 @final
 class LongSequenceDataModule(SequenceDataModule):
-    """Long recordings: windows of some seconds or timesteps, or chunks with carried state.
+    """Windows of long recordings, or chunks with a carried state.
 
     Args:
         source: A folder, file or glob that any installed backend opens (HDF5, Zarr, EDF, WAV, ...),
             a store, arrays, or with ``group`` a table with a row per timestep.
         rates: Field or axis -> samples per second, for fields of different rates; None: as stored.
-        fields: Fields that are read; None: all.
-        seconds: Duration of a window; or of a chunk, without ``chunk``.
-        hop: Seconds from a window to the next; None: ``seconds``.
-        mode: ``windows``, or ``tbptt``: each row of a batch reads on in its recording, and a model
-            carries its state.
+        fields: Fields to read; None: all.
+        seconds: Duration of a window, or of a chunk if ``chunk`` is None.
+        hop: Seconds from the start of a window to the start of the next; None: ``seconds``.
+        mode: ``windows``, or ``tbptt``. With ``tbptt``, each row of a batch continues its
+            recording, and the model carries its state.
         lanes: Rows of a batch: recordings that are read at a time in mode ``tbptt``, windows in
             mode ``windows``; None: 64.
         chunk: Timesteps of a chunk; in mode ``windows`` of a window; None: ``seconds``.
@@ -105,10 +105,10 @@ class LongSequenceDataModule(SequenceDataModule):
             subject; None: the id.
         scale: ``standard``, ``robust`` or ``log1p`` of all signals, fitted on the training part;
             None: as stored.
-        read: ``in_place``; or ``write_once``: what is opened is written to a store in the user's
-            cache, and read from there from then on.
-        seed: Seed of the order; None: the one of ``seed_everything``, else 0.
-        num_workers: Processes that read.
+        read: ``in_place`` or ``write_once``. With ``write_once``, the data is written once to a
+            store in the user's cache and then read from this store.
+        seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
+        num_workers: Number of worker processes; 0: read in this process.
 
     Raises:
         ConfigError: If an argument is invalid.

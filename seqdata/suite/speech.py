@@ -169,9 +169,10 @@ class SpeechDataModule(SequenceDataModule):
     ``batch["decoder_attention_mask"]``, bool. ``sizes["ids"]`` has the ids of begin, end and
     padding, or the blank; ``decode`` makes text of ids.
 
-    Characters are those of the training part; 1 is one that training does not have. The ids of a
-    tokenizer are its own; for CTC they are 1 higher. A begin, end or padding that a tokenizer does
-    not have gets an id after its last one.
+    With ``"chars"``, the vocabulary consists of the characters of the training data, and id 1
+    stands for unknown characters. With a tokenizer, the ids of the tokenizer are used, increased by
+    1 for CTC. If the tokenizer has no begin, end or padding token, the missing tokens get ids after
+    its last one.
 
     Args:
         source: A folder, file or glob of recordings.
@@ -184,13 +185,13 @@ class SpeechDataModule(SequenceDataModule):
         tokenizer: ``"chars"``; or what seqdata-text opens: a tokenizer's file or folder, the name
             of an encoding, ``"bytes"``, or an object of a library of tokenizers.
         target: ``"ctc"``: the ids of a text; ``"seq2seq"``: inputs and labels of a decoder.
-        max_seconds: Longest recording; longer ones are dropped. None: all are read.
-        batch_seconds: Seconds of a batch, padding included.
-        augment: Columnar transform of the features of training, such as masks.
+        max_seconds: Maximum duration of a recording. Longer recordings are dropped. None: no limit.
+        batch_seconds: Maximum duration of a batch in seconds, including padding.
+        augment: Columnar transform of the training features, such as masking.
         split: Fractions of the recordings by ``split_by``, or of each value of it.
         split_by: Field whose values stay together in a part: ``"speaker"``; None: recordings.
         seed: Seed of the order and of transforms; None: the one of ``seed_everything``, else 0.
-        num_workers: Processes that read.
+        num_workers: Number of worker processes; 0: read in this process.
 
     Raises:
         ConfigError: If an argument is invalid, or seqdata-audio is not installed, or seqdata-text,

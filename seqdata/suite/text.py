@@ -46,8 +46,8 @@ class ChunkByEpoch:
 class TextDataModule(SequenceDataModule):
     """Tokens of texts for a language model: ``batch["tokens"]`` and ``batch["targets"]``.
 
-    The corpus is tokenized when it is opened first, by ``seqdata-text``, and its tokens are kept.
-    Targets are the next tokens.
+    ``seqdata-text`` tokenizes the corpus when it is first opened and stores the tokens. Targets are
+    the next tokens.
 
     Args:
         source: A file, folder or glob of plain text, JSON lines, Parquet or Arrow; or name -> such
@@ -55,8 +55,10 @@ class TextDataModule(SequenceDataModule):
         text: Column of the text, in JSON lines and tables.
         tokenizer: A tokenizer's file or folder, the name of an encoding, "bytes" or
             "chars".
-        eos: Whether a document ends with the tokenizer's end-of-sequence token; or the token.
-        weights: Name -> fraction of the batches, or of the lanes, of a mixture; None: equal ones.
+        eos: Whether to append the end-of-sequence token of the tokenizer to each document; or the
+            token to append.
+        weights: Dict from name to the fraction of batches, or of lanes, in a mixture; None: equal
+            fractions.
         layout: ``tbptt``: all documents are a stream that is cut into lanes, and a model carries
             its state from chunk to chunk; ``packed``: rows that hold several documents each, with
             ``batch.segments``; ``padded``: a row is a document.
@@ -66,10 +68,10 @@ class TextDataModule(SequenceDataModule):
         max_tokens: Tokens of a batch of ``packed`` and ``padded``, padding included; None: 16384.
         curriculum: Pairs of an epoch and the most tokens of a chunk or document from then on,
             increasing from 0; the Trainer needs ``reload_dataloaders_every_n_epochs=1``.
-        split: Fractions of the documents.
+        split: Fractions of the documents in each split.
         cache_dir: Folder for tokens; None: next to the corpus, else the user's cache.
-        seed: Seed of the order; None: the one of ``seed_everything``, else 0.
-        num_workers: Processes that read.
+        seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
+        num_workers: Number of worker processes; 0: read in this process.
 
     Raises:
         ConfigError: If an argument is invalid, or seqdata-text is not installed.

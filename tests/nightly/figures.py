@@ -44,12 +44,12 @@ LEVELS = {
 }
 PROMISES = {
     "I1": "each sequence exactly once, or as the plan's report says",
-    "I2": "equally many steps on all ranks, as `len` said before",
-    "I3": "one order for any workers, prefetch and start method",
-    "I4": "a resume at any step goes on with the rest, bit by bit",
-    "I5": "another number of ranks loses and repeats nothing",
-    "I6": "lanes go on in order; a fresh state only where a sequence begins",
-    "I7": "an epoch ends only when all that was planned has come",
+    "I2": "the same number of steps on all ranks, equal to `len`",
+    "I3": "the same order for any number of workers, prefetch and start method",
+    "I4": "a resume at any step continues with the remaining batches, bit by bit",
+    "I5": "no sequence is lost or repeated on another number of ranks",
+    "I6": "lanes continue in order; states are reset only at the start of a sequence",
+    "I7": "an epoch ends only after all planned batches were returned",
 }
 REQUIRED = {
     ("I1", "plans"): 50_000,

@@ -112,8 +112,9 @@ class RankConsistency(Callback):
     each tensor on its device, and the ranks exchange the digests. Running statistics of batch and
     instance norms are omitted: they differ between ranks until DDP's next forward pass.
 
-    In the first step batches are compared as well: rank 0 warns of ranks with equal batches.
-    ``WavefrontStrategy``, in which ranks train different layers, refuses this callback.
+    In the first step the callback also compares batches, and rank 0 warns about ranks with equal
+    batches. ``WavefrontStrategy`` raises an error if this callback is used, because its ranks train
+    different layers.
 
     Args:
         every_n_steps: Number of steps between comparisons.

@@ -12,7 +12,7 @@ from seqdata.lightning.ranks.collect import GatherGroup
 
 
 class DataMonitor(Callback):
-    """Logs figures of the data side, without communication or waiting for a device in a step.
+    """Log metrics of data loading, without communication or device synchronization in a step.
 
     In each step that the Trainer logs (``log_every_n_steps``), of rank 0, over the steps since the
     previous one: ``data/tokens_per_second``; ``data/wait_share``, the fraction of the time spent
@@ -22,9 +22,9 @@ class DataMonitor(Callback):
     At the end of each epoch, over the epoch and of every rank, gathered once:
     ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share``.
 
-    Validations do not count. For batches that are tuples or dicts figures follow from the plan. For
-    a loader that is not of a ``SequenceDataModule`` it warns once, and logs only what the batches
-    have.
+    The callback ignores validation. If batches are tuples or dicts, it computes the metrics from
+    the plan. If the loader does not belong to a ``SequenceDataModule``, the callback warns once and
+    logs only the metrics that it can compute from the batches.
 
     Attributes:
         ranks: Figures of each rank in the latest epoch that ended.

@@ -46,7 +46,7 @@ WRITE_TIMEOUT = timedelta(days=1)
 
 
 class PredictionWriter(Callback):
-    """Writes predictions as one store or table: each sequence once, in the order of the data.
+    """Write predictions as one store or table, each sequence once and in the order of the data.
 
     Without padding rows, whatever the number of ranks. The store has the fields ``id``;
     ``position``, the index in the data that views and splits are of; the predictions, cut to their
