@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from seqdata.backends import DataLocation
 from seqdata.backends.files import RemoteTree
-from seqdata.errors import CorruptShardError, DecodeError, MissingShardError
+from seqdata.errors import CorruptShardError, DecodeError, MissingShardError, RemoteReadError
 
 Bytes = NDArray[np.uint8]
 METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -209,6 +209,28 @@ class RemoteFolder:
         start = len(self.base) + 1 if self.base else 0
         return {path[start:]: pieces[0].tobytes() for path, pieces in found.items()}
 
+    def _ask_for_root(self) -> dict[str, bytes]:
+        """Return the documents of the root, where files are not listed.
+
+        Raises:
+            RemoteReadError: If a request fails, or all of them are refused: a bucket that may not
+                be listed also refuses what is not there.
+        """
+        found: dict[str, bytes] = {}
+        refusal: RemoteReadError | None = None
+        for name in ("zarr.json", _CONSOLIDATED, ".zarray", ".zattrs"):
+            try:
+                found |= self._fetch([name])
+            except RemoteReadError as error:
+                if not error.details.get("refused"):
+                    raise
+                refusal = error
+            if "zarr.json" in found:
+                break
+        if refusal is not None and not found:
+            raise refusal
+        return found
+
     def _read_consolidated(self) -> dict[str, Any]:
         """Return the documents of the consolidated metadata; without it, those of the root.
 
@@ -216,12 +238,12 @@ class RemoteFolder:
             MissingShardError: If it is needed, and is not there.
         """
         is_listed = self._paths is not None
-        names = (
-            [name for name in ("zarr.json", _CONSOLIDATED) if self._is_listed(name)]
-            if is_listed
-            else ["zarr.json", _CONSOLIDATED, ".zarray", ".zattrs"]
-        )
-        documents: dict[str, Any] = dict(self._fetch(names))
+        documents: dict[str, Any] = {}
+        if is_listed:
+            names = [name for name in ("zarr.json", _CONSOLIDATED) if self._is_listed(name)]
+            documents.update(self._fetch(names))
+        else:
+            documents.update(self._ask_for_root())
         place = DataLocation(dataset=self.tree.location, file=self.name)
         try:
             own = json.loads(documents.get("zarr.json", b"{}"))

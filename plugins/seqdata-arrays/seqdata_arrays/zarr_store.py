@@ -282,6 +282,7 @@ class _ZarrChunks:
 
     folder = None
     can_verify = False
+    can_prefetch = False  # which chunks of a sequence a window needs is not known
 
     @property
     def is_local(self) -> bool:
@@ -307,7 +308,7 @@ class _ZarrChunks:
         return [0] * len(numbers)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Return whether all files are on this machine; else those of a window are not known."""
+        """Return whether all files are on this machine: nothing is fetched ahead."""
         del numbers
         return self.is_local
 

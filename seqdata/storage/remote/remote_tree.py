@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import MissingShardError, RemoteReadError
+from seqdata.errors import FingerprintMismatch, MissingShardError, RemoteReadError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.options import Remote, resolve_remote
@@ -145,7 +145,9 @@ class RemoteTree:
     def _read_whole(
         self, path: str, pieces: Sequence[tuple[int, int]], stat: FileStat
     ) -> list[Bytes]:
-        request = CacheRequest(path, stat.size, stat=None if stat.tag is None else stat)
+        request = CacheRequest(
+            path, stat.size, None, FingerprintMismatch, None if stat.tag is None else stat
+        )
         content = self._cache.read_bytes(request, self._locate(path))
         return [_copy(content, first, stop) for first, stop in pieces]  # the file is released
 
@@ -209,8 +211,8 @@ class RemoteTree:
         return DataLocation(dataset=self.location, file=path)
 
 
-def _copy(content: object, first: int, stop: int) -> Bytes:
+def _copy(content: Any, first: int, stop: int) -> Bytes:
     """Return a copy of bytes, so that it does not keep the file."""
     if first >= stop:
         return np.empty(0, dtype=np.uint8)
-    return np.array(np.frombuffer(memoryview(content)[first:stop], dtype=np.uint8))  # type: ignore[arg-type]
+    return np.array(np.frombuffer(memoryview(content)[first:stop], dtype=np.uint8))

@@ -323,16 +323,17 @@ class FsspecFiles:
         process, paths = self._paths
         if process != os.getpid():  # a forked process must not use connections of its parent
             self._paths = _, paths = os.getpid(), {}
-        if name not in paths:
-            if len(paths) >= _MOST_PATHS:
-                paths.clear()
+        found = paths.get(name)
+        if found is None:
             url = self.url(name) if name else self._folder
             system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
             if system is not self._system:
                 self._system = system
                 keep_alive(system)
-            paths[name] = system, path
-        return paths[name]
+            if len(paths) >= _MOST_PATHS:
+                paths.clear()
+            paths[name] = found = system, path
+        return found
 
     def _find_name(self, listed: str) -> str:
         """Return the name of a file as it is on a disk, from that of the file system."""
