@@ -244,6 +244,8 @@ def test_consolidated_metadata_is_fetched_once(s3, counted, tmp_path, version):
     path = write_zarr(tmp_path / "data/x.zarr", recordings(4), zarr_format=version)
     consolidate(str(path))
     url = f"{s3.upload(tmp_path / 'data')}/x.zarr"
+    last = ".zmetadata" if version == 2 else "zarr.json"
+    system_of(s3).pipe_file(f"{url}/{last}", (path / last).read_bytes())  # as writers do
     options, requests = counted
     remote = Remote(cache_dir=tmp_path / "far", storage_options=options)
     there = open_store(url, backend=Zarr(), remote=remote)
