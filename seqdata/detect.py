@@ -167,7 +167,7 @@ def detect_backend_at(
         return name
     if any(map(TAR.has_name, names)):
         return TAR.backend
-    return _of_names(redact_url(os.fspath(location)), names, host) or name
+    return _of_names(redact_url(os.fspath(location)), [*names, *files.folders()], host) or name
 
 
 def refuse_binary_file(location: LocationLike) -> None:

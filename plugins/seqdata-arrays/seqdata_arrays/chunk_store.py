@@ -55,6 +55,11 @@ class ChunkSource(Protocol):
         """Digest of the files."""
         ...
 
+    @property
+    def can_prefetch(self) -> bool:
+        """Whether chunks of whole sequences may be fetched ahead."""
+        ...
+
     def read(self, numbers: NDArray[np.int64]) -> list[Bytes | None]:
         """Return the bytes of chunks; None for those that were never written.
 
@@ -234,6 +239,8 @@ class ChunkStore:
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch the chunks of whole sequences; see ``SupportsPrefetch``."""
+        if not self._source.can_prefetch:
+            return self._source.is_local
         chunks: list[NDArray[np.int64]] = []
         for table in self._tables.values():
             lengths = self._lengths_of[table.field.axis or ""][numbers]

@@ -171,6 +171,7 @@ class _StoredChunks:
     filter_masks: NDArray[np.int64]
 
     can_verify = True
+    can_prefetch = True
 
     @property
     def is_local(self) -> bool:

@@ -6,12 +6,10 @@ Reads: metadata as JSON. Makes: arrays in chunks.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from seqdata.errors import DecodeError
 from seqdata_arrays.chunked_array import Bytes, ChunkedArray
 from seqdata_arrays.filters import inflate
+from seqdata_arrays.zarr_folder import ZarrFolder, name_chunks
 
 _TEXT_TYPES = ("string", "fixed_length_utf32", "null_terminated_bytes")
 _INFLATED = ("zlib", "gzip")
@@ -82,6 +81,11 @@ class ShardIndexes:
         """Size of an index in bytes."""
         return 16 * math.prod(self.per_shard) + _CRC_BYTES * self.has_checksum
 
+    def locate(self, size: int) -> tuple[int, int]:
+        """Return first byte and one past the last of the index in a file of a size in bytes."""
+        first = max(0, size - self.size) if self.at_end else 0
+        return first, min(size, first + self.size)
+
     def read(self, content: bytes) -> NDArray[np.uint64]:
         """Return offset and size of each chunk, uint64 (chunks, 2).
 
@@ -106,81 +110,55 @@ class ZarrArray:
     """An array and the files of its chunks.
 
     Attributes:
-        folder: Its folder.
+        folder: The folder that its path counts from.
         chunked: The array in chunks.
         prefix: Beginning of the names of its files, such as ``c/``.
         separator: Separator of the numbers in the names.
         shards: Where chunks lie in a file; None: each is a file.
-        files: Name of each file that is there -> its size in bytes.
+        files: Name of each file that is there -> its size in bytes; None: they are not listed.
         indexes: Name of a file -> its index of chunks, as far as it was read.
     """
 
-    folder: Path
+    folder: ZarrFolder
     chunked: ChunkedArray
     prefix: str
     separator: str
     shards: ShardIndexes | None
-    files: Mapping[str, int] = field(repr=False)
+    files: Mapping[str, int] | None = field(repr=False)
     indexes: dict[str, NDArray[np.uint64]] = field(default_factory=dict, repr=False)
 
-    def read_chunk(self, number: int) -> Bytes | None:
-        """Return the bytes of a chunk; None if it was never written.
-
-        Raises:
-            ValueError: If its file has another size than when it was opened, or its index of
-                chunks is damaged.
-            OSError: If its file cannot be read, or is gone.
-        """
+    def find_file(self, number: int) -> tuple[str, int]:
+        """Return the name of the file of a chunk, and the position of the chunk in a shard."""
         where = [int(at) for at in np.unravel_index(number, self.chunked.grid)]
         if self.shards is None:
-            name = self._name(where)
-            if name not in self.files:
-                return None
-            with (self.folder / name).open("rb") as file:
-                return np.frombuffer(self._check_size(name, file).read(), np.uint8)
+            return self._name(where), 0
         per = self.shards.per_shard
         name = self._name([at // count for at, count in zip(where, per, strict=True)])
-        if name not in self.files:
-            return None
         inside = [at % count for at, count in zip(where, per, strict=True)]
-        with (self.folder / name).open("rb") as file:
-            self._check_size(name, file)
-            pairs = self.indexes.get(name)
-            if pairs is None:
-                pairs = self.indexes[name] = self._read_index(file, self.shards)
-            offset, size = map(int, pairs[np.ravel_multi_index(inside, per)])
-            if offset == _NOWHERE:
-                return None
-            if offset + size > self.files[name]:
-                raise ValueError(f"in {name!r} it ends after the {self.files[name]} bytes of it")
-            file.seek(offset)
-            return np.frombuffer(file.read(size), np.uint8)
+        return name, int(np.ravel_multi_index(inside, per))
 
-    def _check_size(self, name: str, file: BinaryIO) -> BinaryIO:
-        size = os.fstat(file.fileno()).st_size
-        if size != self.files[name]:
-            raise ValueError(
-                f"{name!r} has {size} bytes, but had {self.files[name]} when it was opened"
-            )
-        return file
+    def find_chunk(self, name: str, inside: int, size: int) -> tuple[int, int] | None:
+        """Return first byte and one past the last of a chunk in its file; None: it is not there.
 
-    def _read_index(self, file: BinaryIO, shards: ShardIndexes) -> NDArray[np.uint64]:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - shards.size) if shards.at_end else 0)
-        return shards.read(file.read(shards.size))
+        Args:
+            name: Name of the file, whose index is in ``indexes`` if it is a shard.
+            inside: Position of the chunk in a shard.
+            size: Size of the file in bytes.
+
+        Raises:
+            ValueError: If it does not lie in the file.
+        """
+        if self.shards is None:
+            return 0, size
+        offset, length = map(int, self.indexes[name][inside])
+        if offset == _NOWHERE:
+            return None
+        if offset + length > size:
+            raise ValueError(f"in {name!r} it ends after the {size} bytes of it")
+        return offset, offset + length
 
     def _name(self, where: Sequence[int]) -> str:
         return self.prefix + self.separator.join(map(str, where))
-
-
-def list_files(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the path below a folder and the size of each file in it."""
-    with os.scandir(folder / below) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                yield from list_files(folder, f"{below}{entry.name}/")
-            else:
-                yield f"{below}{entry.name}", entry.stat().st_size
 
 
 def describe_type(metadata: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, str]:
@@ -199,7 +177,7 @@ def describe_type(metadata: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, st
     return (dtype, dtype.name) if dtype.kind in "biuf" else (None, dtype.name)
 
 
-def make_array(folder: Path, path: str, metadata: Mapping[str, Any]) -> ZarrArray:
+def make_array(folder: ZarrFolder, path: str, metadata: Mapping[str, Any]) -> ZarrArray:
     """Return an array of numbers from its metadata.
 
     Raises:
@@ -214,7 +192,7 @@ def make_array(folder: Path, path: str, metadata: Mapping[str, Any]) -> ZarrArra
 
 
 def _make_v2(
-    folder: Path, path: str, metadata: Mapping[str, Any], dtype: np.dtype[Any]
+    folder: ZarrFolder, path: str, metadata: Mapping[str, Any], dtype: np.dtype[Any]
 ) -> ZarrArray:
     compressor = metadata.get("compressor")
     codecs = [*(metadata.get("filters") or ()), *([compressor] if compressor else ())]
@@ -223,14 +201,11 @@ def _make_v2(
         _parse_fill(path, metadata.get("fill_value"), dtype), ZarrCodecs(tuple(codecs)),
         "F" if metadata.get("order") == "F" else "C",
     )  # fmt: skip
-    return ZarrArray(
-        folder, chunked, "", metadata.get("dimension_separator", "."),
-        None, dict(list_files(folder)),
-    )  # fmt: skip
+    return ZarrArray(folder, chunked, *name_chunks(metadata), None, folder.list_sizes(path))
 
 
 def _make_v3(
-    folder: Path, path: str, metadata: Mapping[str, Any], dtype: np.dtype[Any]
+    folder: ZarrFolder, path: str, metadata: Mapping[str, Any], dtype: np.dtype[Any]
 ) -> ZarrArray:
     if metadata["chunk_grid"]["name"] != "regular":
         _refuse(path, "a regular grid of chunks", metadata["chunk_grid"]["name"])
@@ -258,19 +233,12 @@ def _make_v3(
     if (serializer.get("configuration") or {}).get("endian", "little") == "big":
         dtype = dtype.newbyteorder(">")
     configurations = [_translate(each) for each in codecs]
-    encoding = metadata["chunk_key_encoding"]
-    separator = (encoding.get("configuration") or {}).get("separator")
-    is_v2 = encoding["name"] == "v2"
-    separator = separator or ("." if is_v2 else "/")
     chunked = ChunkedArray(
         path, dtype, tuple(metadata["shape"]), chunks,
         _parse_fill(path, metadata.get("fill_value"), dtype), ZarrCodecs(tuple(configurations)),
         order,
     )  # fmt: skip
-    return ZarrArray(
-        folder, chunked, "" if is_v2 else f"c{separator}", separator, shards,
-        dict(list_files(folder)),
-    )  # fmt: skip
+    return ZarrArray(folder, chunked, *name_chunks(metadata), shards, folder.list_sizes(path))
 
 
 def _translate(codec: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,50 +1,52 @@
 """The backend of Zarr folders (v2 and v3): chunk by chunk, each a file or a piece of a shard.
 
+Folders are on this machine or behind a URL.
+
 Reads: metadata, sizes of files, chunks. Makes: a store.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import itertools
-import json
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdata import Remote
 from seqdata.backends import DataLocation, quote
+from seqdata.backends.files import RemoteTree
 from seqdata.errors import (
     ConfigError,
     CorruptShardError,
     DataError,
-    DecodeError,
     FingerprintMismatch,
     MissingShardError,
     must_be,
 )
 from seqdata_arrays.chunk_store import ChunkStore
 from seqdata_arrays.chunked_array import Bytes, FileSequences
-from seqdata_arrays.layout import ArrayNode, ArrayOptions, Layout, Tree, find_layout, natural_order
-from seqdata_arrays.zarr_array import ZarrArray, describe_type, make_array
+from seqdata_arrays.layout import ArrayNode, ArrayOptions, Layout, Tree, find_layout
+from seqdata_arrays.zarr_array import ShardIndexes, ZarrArray, describe_type, make_array
+from seqdata_arrays.zarr_folder import ChunkFiles, LocalFiles, Piece, RemoteChunks, ZarrFolder
+from seqdata_arrays.zarr_location import find_folders, find_remote_folders, is_url
 
-_METADATA = ("zarr.json", ".zarray", ".zgroup")
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zarr(ArrayOptions):
-    """Zarr folders on this machine, of both versions: a backend.
+    """Zarr folders of both versions, on this machine or behind a URL: a backend.
 
     Examples:
         >>> open_store("rec.zarr", backend=Zarr(fields=["acc"]))  # doctest: +SKIP
+        >>> open_store("s3://bucket/rec.zarr", backend=Zarr(), remote="ranges")  # doctest: +SKIP
     """
 
     def __call__(
@@ -52,96 +54,120 @@ class Zarr(ArrayOptions):
         location: str | os.PathLike[str],
         *,
         verify: str | None = None,
+        remote: str | Remote | None = None,
         keys: str = "unique",
     ) -> ChunkStore:
         """Open a Zarr folder, a folder of ``.zarr`` folders, or a glob.
 
         Args:
-            location: The location.
+            location: A path or a URL.
             verify: None or ``"off"``: Zarr has no checksums of its own.
+            remote: How a URL is read: files come whole through the cache (``"cache"``, None), or
+                only the ranges of chunks (``"ranges"``).
             keys: ``unique``, or ``by_shard``: ids are ``folder/id``.
 
         Raises:
             ConfigError: If nothing is there, or an argument is invalid.
             DataError: If it is damaged, or does not hold what the options say.
+            RemoteReadError: If a URL cannot be read.
         """
         text = os.fspath(location)
+        shown = RemoteTree(text, remote).location if is_url(text) else text
         if verify not in (None, "off"):
             needed, remedy = "None or 'off'", "Leave it out: Zarr keeps no checksums to compare"
-            raise ConfigError(must_be(f"{text}: `verify`", needed, repr(verify), remedy))
-        if "://" in text.removeprefix("file://"):
-            raise ConfigError(
-                f"{text}: must be a folder on this machine, but is a URL, from which Zarr is not "
-                "read. Copy it to this machine"
-            )
+            raise ConfigError(must_be(f"{shown}: `verify`", needed, repr(verify), remedy))
+        if is_url(text):
+            return open_zarr(text, self, keys, None, remote)
+        if remote is not None:
+            needed, remedy = "left out for a path", "It is for URLs only"
+            raise ConfigError(must_be(f"{shown}: `remote`", needed, "given", remedy))
         root = os.path.abspath(text.removeprefix("file://"))
         return open_zarr(root, self, keys, None)
 
 
-def open_zarr(root: str, options: Zarr, keys: str, fingerprint: str | None) -> ChunkStore:
-    """Open Zarr folders; compare the fingerprint if one is given.
+def open_zarr(
+    root: str,
+    options: Zarr,
+    keys: str,
+    fingerprint: str | None,
+    remote: str | Remote | None = None,
+    version: str | None = None,
+) -> ChunkStore:
+    """Open Zarr folders; compare fingerprint and version if they are given.
+
+    Args:
+        root: A path or a URL.
+        options: The options of the backend.
+        keys: ``unique`` or ``by_shard``.
+        fingerprint: The fingerprint that they must have.
+        remote: How a URL is read.
+        version: Digest of the tags of remote files, which must be the same.
 
     Raises:
         ConfigError: If nothing is there.
         DataError: If it is damaged, changed, or does not hold what the options say.
     """
-    folders = _find_folders(root)
-    base = Path(root) if len(folders) > 1 and Path(root).is_dir() else None
+    tree, chunk_files, folders = _find_folders(root, remote)
+    location = chunk_files.location
     files: list[FileSequences] = []
     arrays: list[ZarrArray] = []
     digest = hashlib.sha256()
     for shard, folder in enumerate(folders):
-        name = folder.name if base is None else str(folder.relative_to(base))
-        place = DataLocation(dataset=root, shard=shard, file=name)
-        file, own = _open_folder(folder, name, place, options)
+        place = DataLocation(dataset=location, shard=shard, file=folder.name)
+        file, own = _open_folder(folder, place, options)
         files.append(file)
         arrays += own
         for array in own:
-            digest.update(repr((name, array.chunked.path, sorted(array.files.items()))).encode())
+            sizes = sorted((array.files or {}).items())
+            digest.update(repr((folder.name, array.chunked.path, sizes)).encode())
             digest.update(repr(array.chunked).encode())
+    found = None if tree is None else tree.digest(_list_files(arrays) or tree.known)
     counts = [sum(a.bands * a.chunks_of_band for a in file.arrays) for file in files]
     firsts = [0, *itertools.accumulate(counts)]
-    source = _ZarrChunks(root, arrays, digest.hexdigest())
+    source = _ZarrChunks(location, arrays, chunk_files, digest.hexdigest())
     store = ChunkStore(
-        root, source, files, firsts[:-1], cache_bytes=options.cache_bytes, keys=keys,
-        reopen=lambda: (open_zarr, (root, options, keys, store.fingerprint)),
+        location, source, files, firsts[:-1], cache_bytes=options.cache_bytes, keys=keys,
+        reopen=lambda: (open_zarr, (root, options, keys, store.fingerprint, remote, found)),
     )  # fmt: skip
-    if fingerprint is not None and store.fingerprint != fingerprint:
-        raise DataLocation(dataset=root).make_error(
+    if fingerprint is not None and (store.fingerprint, found) != (fingerprint, version):
+        is_other = store.fingerprint != fingerprint
+        now = store.fingerprint if is_other else "the same by names and sizes, with other contents"
+        raise DataLocation(dataset=location).make_error(
             FingerprintMismatch,
-            f"must be the data that was opened ({fingerprint}), but is {store.fingerprint}: it "
-            "changed since. Open it again",
+            f"must be the data that was opened ({fingerprint}), but is {now}: it changed since. "
+            "Open it again",
         )
     return store
 
 
-def _find_folders(root: str) -> list[Path]:
-    """Return the Zarr folders at a location, in natural order."""
-    path = Path(root)
-    if path.is_dir():
-        if any((path / name).is_file() for name in _METADATA):
-            return [path]
-        found = [Path(each) for each in glob.glob(f"{glob.escape(root)}/**/*.zarr", recursive=True)]
-    else:
-        found = [Path(each) for each in glob.glob(root, recursive=True)]
-    found = [each for each in found if any((each / name).is_file() for name in _METADATA)]
-    if not found:
-        raise ConfigError(
-            f"{root}: must be a Zarr folder, or hold some (`*.zarr`), but there is no "
-            f"{' or '.join(_METADATA)}. Check the path"
-        )
-    return sorted(found, key=lambda each: natural_order(str(each)))
+def _find_folders(
+    root: str, remote: str | Remote | None
+) -> tuple[RemoteTree | None, ChunkFiles, Sequence[ZarrFolder]]:
+    """Return the tree of a URL, the files of chunks, and the Zarr folders at a location."""
+    if not is_url(root):
+        return None, LocalFiles(root), find_folders(root)
+    tree, folders = find_remote_folders(root, remote)
+    return tree, RemoteChunks(tree), folders
+
+
+def _list_files(arrays: Sequence[ZarrArray]) -> list[str]:
+    """Return the paths of the files of arrays, as far as they are listed."""
+    return [
+        array.folder.locate(f"{array.chunked.path}/{name}".strip("/"))
+        for array in arrays
+        for name in array.files or ()
+    ]
 
 
 def _open_folder(
-    folder: Path, name: str, place: DataLocation, options: Zarr
+    folder: ZarrFolder, place: DataLocation, options: Zarr
 ) -> tuple[FileSequences, list[ZarrArray]]:
     """Return the sequences of a Zarr folder, and its arrays in which they lie."""
     metadata = dict(_read_metadata(folder, "", place))
     try:
         layout = find_layout(_make_tree(folder, metadata), options)
         paths = dict.fromkeys(node.path for laid in layout.fields.values() for node in laid.arrays)
-        arrays = [make_array(folder / path, path, metadata[path][0]) for path in paths]
+        arrays = [make_array(folder, path, metadata[path][0]) for path in paths]
     except DataError as error:
         raise (
             error
@@ -150,7 +176,7 @@ def _open_folder(
         ) from error
     except _MALFORMED as error:
         raise _make_metadata_error(place, error) from error
-    return _make_sequences(name, layout, arrays), arrays
+    return _make_sequences(folder.name, layout, arrays), arrays
 
 
 def _make_sequences(name: str, layout: Layout, arrays: Sequence[ZarrArray]) -> FileSequences:
@@ -167,29 +193,30 @@ def _make_sequences(name: str, layout: Layout, arrays: Sequence[ZarrArray]) -> F
 
 
 def _read_metadata(
-    folder: Path, path: str, place: DataLocation
+    folder: ZarrFolder, path: str, place: DataLocation
 ) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
     """Yield path, metadata and attributes of a node, and of those below it."""
+    start = f"{path}/" if path else ""
     try:
-        if (folder / "zarr.json").is_file():
-            found = json.loads((folder / "zarr.json").read_text())
+        found = folder.read_document(f"{start}zarr.json")
+        if found is not None:
             attributes, is_array = found.get("attributes") or {}, found["node_type"] == "array"
         else:
-            is_array = (folder / ".zarray").is_file()
-            kind = folder / (".zarray" if is_array else ".zgroup")
-            if not kind.is_file():
+            found = folder.read_document(f"{start}.zarray")
+            is_array = found is not None
+            if found is None:
+                found = folder.read_document(f"{start}.zgroup")
+            if found is None:
                 return
-            found = json.loads(kind.read_text())
-            side = folder / ".zattrs"
-            attributes = json.loads(side.read_text()) if side.is_file() else {}
+            attributes = folder.read_document(f"{start}.zattrs") or {}
         if found["zarr_format"] not in (2, 3):
             raise ValueError(f"zarr_format {found['zarr_format']!r}")
     except _MALFORMED as error:
         raise _make_metadata_error(place, error, path) from error
     yield path, ({**found, "is_array": is_array}, attributes)
     if not is_array:
-        for below in sorted(each for each in folder.iterdir() if each.is_dir()):
-            yield from _read_metadata(below, f"{path}/{below.name}".strip("/"), place)
+        for below in folder.list_children(path):
+            yield from _read_metadata(folder, f"{start}{below}", place)
 
 
 def _make_metadata_error(place: DataLocation, error: Exception, path: str = "") -> DataError:
@@ -201,7 +228,7 @@ def _make_metadata_error(place: DataLocation, error: Exception, path: str = "") 
     )
 
 
-def _make_tree(folder: Path, metadata: Mapping[str, Any]) -> Tree:
+def _make_tree(folder: ZarrFolder, metadata: Mapping[str, Any]) -> Tree:
     arrays: dict[str, ArrayNode] = {}
     groups: dict[str, Mapping[str, Any]] = {"": {}}
     for path, (found, attributes) in metadata.items():
@@ -211,23 +238,30 @@ def _make_tree(folder: Path, metadata: Mapping[str, Any]) -> Tree:
         dtype, kind = describe_type(found)
         arrays[path] = ArrayNode(
             path, tuple(found["shape"]), dtype, kind, attributes,
-            partial(_read_values, folder / path),
+            partial(folder.read_values, path, found),
         )  # fmt: skip
     return Tree(arrays, groups)
 
 
-def _read_values(folder: Path) -> Any:
-    """Return all values of a small array, by the library of Zarr."""
-    import zarr
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """A chunk that is read.
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of types that are not in the specification yet
-            return np.asarray(zarr.open_array(str(folder), mode="r")[...])
-    except Exception as error:  # the library's errors are of many kinds
-        raise DecodeError.at(
-            f"array {folder.name!r} cannot be read ({type(error).__name__}: {error}). Restore it"
-        ) from error
+    Attributes:
+        number: Its number.
+        array: Its array.
+        name: Name of its file in the array's folder.
+        path: Path of its file.
+        inside: Its position in a shard.
+        size: Size of its file in bytes; None: it was never written.
+    """
+
+    number: int
+    array: ZarrArray
+    name: str
+    path: str
+    inside: int
+    size: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,42 +269,107 @@ class _ZarrChunks:
     """The chunks of Zarr folders: a ``ChunkSource``.
 
     Attributes:
-        root: Location, for messages.
+        location: Location, for messages.
         arrays: The arrays, whose chunks are numbered one behind another.
+        files: The files of the arrays.
         fingerprint: Digest of metadata, names and sizes of files.
     """
 
-    root: str
+    location: str
     arrays: Sequence[ZarrArray]
+    files: ChunkFiles
     fingerprint: str
 
-    is_local = True
     folder = None
     can_verify = False
+    can_prefetch = False  # which chunks of a sequence a window needs is not known
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all files are on this machine."""
+        return self.files.is_local
 
     def read(self, numbers: NDArray[np.int64]) -> list[Bytes | None]:
         """Return the bytes of chunks; see ``ChunkSource``."""
-        counts = [array.chunked.bands * array.chunked.chunks_of_band for array in self.arrays]
-        firsts = np.array([0, *itertools.accumulate(counts)])
-        which = np.searchsorted(firsts, numbers, side="right") - 1
-        found: list[Bytes | None] = []
-        for number, at in zip(numbers.tolist(), which.tolist(), strict=True):
-            array = self.arrays[at]
-            try:
-                found.append(array.read_chunk(number - int(firsts[at])))
-            except (OSError, ValueError) as error:
-                lost = MissingShardError if isinstance(error, OSError) else CorruptShardError
-                raise DataLocation(dataset=self.root, sequence=number).make_error(
-                    lost,
-                    f"a chunk of {quote(array.chunked.path)} cannot be read: {error}. Restore it",
-                ) from error
-        return found
+        wanted = self._find(numbers)
+        with self._name_chunk(wanted):
+            self._read_indexes(wanted)
+            pieces: list[Piece | None] = []
+            for each in wanted:
+                span = None
+                if each.size is not None:
+                    span = self._find_chunk(each, each.size)
+                pieces.append(None if span is None else Piece(each.path, *span, each.size or 0))
+            found = iter(self.files.read([piece for piece in pieces if piece is not None]))
+            return [None if piece is None else next(found) for piece in pieces]
 
     def masks(self, numbers: NDArray[np.int64]) -> list[int]:
         """Return zeros: chunks of Zarr skip no codec."""
         return [0] * len(numbers)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Return True: all files are on this machine."""
+        """Return whether all files are on this machine: nothing is fetched ahead."""
         del numbers
-        return True
+        return self.is_local
+
+    def _find(self, numbers: NDArray[np.int64]) -> list[_Wanted]:
+        """Return the files of chunks."""
+        counts = [array.chunked.bands * array.chunked.chunks_of_band for array in self.arrays]
+        firsts = np.array([0, *itertools.accumulate(counts)])
+        which = np.searchsorted(firsts, numbers, side="right") - 1
+        wanted: list[_Wanted] = []
+        for number, at in zip(numbers.tolist(), which.tolist(), strict=True):
+            array = self.arrays[at]
+            name, inside = array.find_file(number - int(firsts[at]))
+            path = array.folder.locate(f"{array.chunked.path}/{name}".lstrip("/"))
+            size = None if array.files is None else array.files.get(name)
+            wanted.append(_Wanted(number, array, name, path, inside, size))
+        unlisted = [each.path for each in wanted if each.array.files is None]
+        if not unlisted:
+            return wanted
+        sizes = dict(zip(unlisted, self.files.find_sizes(unlisted), strict=True))
+        return [
+            replace(each, size=sizes[each.path]) if each.array.files is None else each
+            for each in wanted
+        ]
+
+    def _read_indexes(self, wanted: Iterable[_Wanted]) -> None:
+        """Read the indexes of shards that are not known yet."""
+        new: dict[str, tuple[_Wanted, ShardIndexes, Piece]] = {}
+        for each in wanted:
+            shards = each.array.shards
+            if shards is None or each.size is None or each.name in each.array.indexes:
+                continue
+            new[each.path] = each, shards, Piece(each.path, *shards.locate(each.size), each.size)
+        if not new:
+            return
+        found = self.files.read([piece for _, _, piece in new.values()])
+        for (each, shards, _), content in zip(new.values(), found, strict=True):
+            try:
+                each.array.indexes[each.name] = shards.read(content.tobytes())
+            except ValueError as error:
+                raise self._make_damage_error(each, error) from error
+
+    def _find_chunk(self, wanted: _Wanted, size: int) -> tuple[int, int] | None:
+        try:
+            return wanted.array.find_chunk(wanted.name, wanted.inside, size)
+        except ValueError as error:
+            raise self._make_damage_error(wanted, error) from error
+
+    def _make_damage_error(self, wanted: _Wanted, error: ValueError) -> DataError:
+        place = DataLocation(dataset=self.location, file=wanted.path)
+        return place.make_error(CorruptShardError, f"{error}. Restore it")
+
+    @contextmanager
+    def _name_chunk(self, wanted: Sequence[_Wanted]) -> Iterator[None]:
+        """Turn an error about a file into one about the first chunk in it."""
+        try:
+            yield
+        except (MissingShardError, CorruptShardError) as error:
+            chunk = next((x for x in wanted if x.path == error.details.get("file")), None)
+            if chunk is None:
+                raise
+            place = DataLocation(dataset=self.location, sequence=chunk.number)
+            raise place.make_error(
+                type(error), f"a chunk of {quote(chunk.array.chunked.path)} cannot be read: {error}"
+            ) from error

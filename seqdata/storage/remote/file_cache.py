@@ -156,12 +156,14 @@ class CacheRequest:
         size: Its size in bytes; None: any.
         sha256: Its digest; None if it is not known: then URL, size and tag identify it.
         error: The class of error if it differs.
+        stat: Its size and tag, if they are known; None: they are requested where needed.
     """
 
     name: str
     size: int | None = None
     sha256: str | None = None
     error: type[DataError] | None = None
+    stat: FileStat | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +255,7 @@ class FileCache:
                 request.name,
                 error.needed,
                 request.sha256,
-                None,
+                request.stat,
                 location,
                 request.error,
             )
@@ -268,8 +270,8 @@ class FileCache:
         timeout: float,
     ) -> CachedFile:
         file_location = location or DataLocation(dataset=self._files.location, file=request.name)
-        stat = None
-        if request.sha256 is None or request.size is None:
+        stat = request.stat
+        if stat is None and (request.sha256 is None or request.size is None):
             stat = self._files.stat(request.name, file_location)
         size = request.size if request.size is not None else stat.size if stat else 0
         download_spec = DownloadSpec(

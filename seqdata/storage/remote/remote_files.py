@@ -46,6 +46,19 @@ class FileStat:
     tag: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file as a listing of its folder describes it.
+
+    Attributes:
+        stat: Its size and tag.
+        modified: When it was last written, in seconds since 1970; None if the listing does not say.
+    """
+
+    stat: FileStat
+    modified: float | None
+
+
 @runtime_checkable
 class RemoteFiles(Protocol):
     """The files of one remote folder."""
@@ -75,6 +88,15 @@ class RemoteFiles(Protocol):
 
     def folders(self) -> list[str]:
         """Return the names of the folders in the folder, in order; see ``sizes``."""
+        ...
+
+    def walk(self) -> dict[str, ListedFile]:
+        """Return the files in the folder and in all folders below it, by their paths below it.
+
+        Raises:
+            MissingShardError: If the server does not list folders (web servers).
+            RemoteReadError: If the request fails, or is refused.
+        """
         ...
 
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:

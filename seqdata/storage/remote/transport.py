@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -31,7 +32,12 @@ from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.http_client import make_guarded_client
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.remote_files import FileStat, RemoteFiles, WritableFiles
+from seqdata.storage.remote.remote_files import (
+    FileStat,
+    ListedFile,
+    RemoteFiles,
+    WritableFiles,
+)
 from seqdata.storage.remote.retry import ShortBodyError, make_changed_error, retry
 from seqdata.storage.remote.urls import (
     PACKAGES,
@@ -104,6 +110,7 @@ _TAGS = (
     "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",
     "LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created",
 )  # fmt: skip
+_MOST_PATHS = 4096  # paths that are kept: a folder may hold very many files
 _TIME_TAGS = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
 
 
@@ -207,6 +214,30 @@ class FsspecFiles:
             self.sizes()
         return list(self._folders or ())
 
+    def walk(self) -> dict[str, ListedFile]:
+        """Return all files below the folder; see ``RemoteFiles``."""
+        location = DataLocation(dataset=self._location)
+        if self._scheme in WEB:
+            raise location.make_error(
+                MissingShardError,
+                "must be a folder that can be listed, but web servers list none. Name its files",
+            )
+
+        def call(seconds: float) -> dict[str, ListedFile]:
+            del seconds  # a listing may have many pages: the transport bounds each of its requests
+            system, path = self._get_filesystem()
+            system.invalidate_cache()
+            found = call_filesystem(system, "find", (path,), None, detail=True)
+            system.invalidate_cache()  # otherwise the cache would be asked
+            start = f"{path.rstrip('/')}/"
+            return {
+                name.removeprefix(start): ListedFile(_parse_info(info, location), _parse_time(info))
+                for name, info in found.items()
+                if info.get("type") == "file" and name.startswith(start) and name[-1] != "/"
+            }
+
+        return retry(call, location, self._remote)
+
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
         """Return size and tag of a file; see ``RemoteFiles``."""
         file_location = self._locate(name, location)
@@ -292,14 +323,17 @@ class FsspecFiles:
         process, paths = self._paths
         if process != os.getpid():  # a forked process must not use connections of its parent
             self._paths = _, paths = os.getpid(), {}
-        if name not in paths:
+        found = paths.get(name)
+        if found is None:
             url = self.url(name) if name else self._folder
             system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
             if system is not self._system:
                 self._system = system
                 keep_alive(system)
-            paths[name] = system, path
-        return paths[name]
+            if len(paths) >= _MOST_PATHS:
+                paths.clear()
+            paths[name] = found = system, path
+        return found
 
     def _find_name(self, listed: str) -> str:
         """Return the name of a file as it is on a disk, from that of the file system."""
@@ -337,6 +371,19 @@ def _parse_info(info: dict[str, Any], location: DataLocation) -> FileStat:
     chosen = content_tags or tags
     tag = hashlib.sha256(repr(sorted(chosen.items())).encode()).hexdigest()[:32]
     return FileStat(size, tag if chosen else None)
+
+
+def _parse_time(info: dict[str, Any]) -> float | None:
+    """Return when a file was last written; None if that is not known."""
+    found = next((info[name] for name in _TIME_TAGS if info.get(name) is not None), None)
+    if isinstance(found, str):
+        try:
+            found = datetime.fromisoformat(found)
+        except ValueError:
+            return None
+    if isinstance(found, datetime):
+        return found.timestamp()
+    return float(found) if isinstance(found, int | float) else None
 
 
 class ForkSafeThreadPool:
