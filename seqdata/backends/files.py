@@ -5,7 +5,8 @@ those of Arrow and Parquet, also of a saved Hugging Face dataset; ``warn_left_ou
 was there besides. ``RowTables`` reads tables with a row per timestep, part by part.
 ``open_decompressed`` opens a file whose name may end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst``;
 ``refuse_repeated`` refuses one that is there compressed and not. ``cache_folder`` is the user's
-cache, for what cannot be written next to the data.
+cache, for what cannot be written next to the data. ``fetch_copies`` returns copies of files behind
+URLs, ``LocalCopies``, which the others find.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from seqdata.storage.compressed_files import (
 from seqdata.storage.find_files import find_files, warn_left_out
 from seqdata.storage.foreign.file_discovery import find_tables
 from seqdata.storage.indexed.shards import cache_folder
+from seqdata.storage.remote.local_copies import LocalCopies, fetch_copies
 
 __all__ = [
+    "LocalCopies",
     "RowTables",
     "cache_folder",
+    "fetch_copies",
     "find_compression",
     "find_files",
     "find_tables",

@@ -156,12 +156,14 @@ class CacheRequest:
         size: Its size in bytes; None: any.
         sha256: Its digest; None if it is not known: then URL, size and tag identify it.
         error: The class of error if it differs.
+        stat: Its size and tag, of a file without a digest; None: they are requested.
     """
 
     name: str
     size: int | None = None
     sha256: str | None = None
     error: type[DataError] | None = None
+    stat: FileStat | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,14 +227,18 @@ class FileCache:
             ) from None  # fmt: skip
 
     def acquire_if_room(
-        self, request: CacheRequest, location: DataLocation | None = None, release: ReleaseFn = None
+        self,
+        request: CacheRequest,
+        location: DataLocation | None = None,
+        release: ReleaseFn = None,
+        timeout: float = 0.0,
     ) -> CachedFile:
-        """Return a file like ``acquire``, without waiting for room.
+        """Return a file like ``acquire``, without waiting for room, or for some seconds only.
 
         Raises:
             CacheFullError: If there is none.
         """
-        return self._acquire(request, location, release, 0.0)
+        return self._acquire(request, location, release, timeout)
 
     def read_bytes(self, request: CacheRequest, location: DataLocation) -> Any:
         """Return the bytes of a small file; without the cache if there is no room for it.
@@ -270,7 +276,7 @@ class FileCache:
         file_location = location or DataLocation(dataset=self._files.location, file=request.name)
         stat = None
         if request.sha256 is None or request.size is None:
-            stat = self._files.stat(request.name, file_location)
+            stat = request.stat or self._files.stat(request.name, file_location)
         size = request.size if request.size is not None else stat.size if stat else 0
         download_spec = DownloadSpec(
             self._files, request.name, size, request.sha256, stat, file_location, request.error

@@ -77,6 +77,15 @@ class RemoteFiles(Protocol):
         """Return the names of the folders in the folder, in order; see ``sizes``."""
         ...
 
+    def tree(self) -> list[str]:
+        """Return the paths of all files in the folder and below it, in order.
+
+        Raises:
+            MissingShardError: If there is no file, or the server lists none (web servers).
+            RemoteReadError: If the request fails.
+        """
+        ...
+
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
         """Return size and tag of a file.
 

@@ -207,6 +207,30 @@ class FsspecFiles:
             self.sizes()
         return list(self._folders or ())
 
+    def tree(self) -> list[str]:
+        """Return the paths of all files below the folder; see ``RemoteFiles``."""
+        location = DataLocation(dataset=self._location)
+        if self._scheme in WEB:
+            raise location.make_error(
+                MissingShardError,
+                "must be the address of a file, but is of several: what a web server has is not "
+                "listed. Name the files by braces: 'https://host/part-{000..017}.parquet'",
+            )
+
+        def call(seconds: float) -> list[str]:
+            del seconds  # of many requests, each of which the transport bounds
+            system, folder = self._get_filesystem()
+            system.invalidate_cache()
+            found = call_filesystem(system, "find", (folder,), None)
+            system.invalidate_cache()
+            if not found:
+                raise FileNotFoundError(self._location)
+            above = len(folder.rstrip("/")) + 1
+            names = [path for path in found if not path.endswith("/")]  # others mark folders
+            return sorted(path[above:] for path in names)
+
+        return retry(call, location, self._remote)
+
     def stat(self, name: str, location: DataLocation | None = None) -> FileStat:
         """Return size and tag of a file; see ``RemoteFiles``."""
         file_location = self._locate(name, location)
