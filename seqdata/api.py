@@ -95,8 +95,8 @@ def open_store(  # noqa: PLR0913
         id: Field whose values, strings or integers, name the sequences; it stays a field. None: the
             field ``id`` of strings, if there is one. With ``group``, groups are named.
         group: Column whose equal values make a sequence, of a table with a row per timestep; also
-            of the path of one (CSV, JSON lines, Parquet, Arrow), which is read into memory; with
-            the package ``seqdata-frames`` by parts, and sorted out of memory where it must be.
+            of the path or URL of one (CSV, JSON lines, Parquet, Arrow), which is read into memory;
+            with the package ``seqdata-frames`` by parts, sorted out of memory where it must be.
         order: Column by which the rows of each group are sorted, such as the time; None: they must
             be together, and no column of dates may go back within a group.
         missing: Missing values of a table with ``group``: ``"nan"``, ``"drop"`` (their rows),

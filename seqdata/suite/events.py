@@ -71,8 +71,8 @@ class EventDataModule(SequenceDataModule):
     time, static columns and the label as (B,), and ``targets`` (B, T) with ``next_event``.
 
     Args:
-        source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, or a
-            store with a sequence per id.
+        source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, their
+            URL, or a store with a sequence per id.
         id: Column of the sequences: the user, patient or machine.
         time: Column of times: dates or integers. None: rows are in order, those of an id together.
         categorical: Columns of strings or integers: kinds of events. Ids of tokens are fitted on

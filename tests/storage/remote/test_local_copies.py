@@ -55,7 +55,7 @@ def url(server, folder):
 
 @pytest.fixture
 def remote(server, tmp_path):
-    return server.remote(tmp_path / "cache", retry_seconds=2, stall_seconds=1)
+    return server.remote(tmp_path / "cache")
 
 
 def texts(path):
