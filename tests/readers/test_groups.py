@@ -321,7 +321,8 @@ def test_files_that_are_no_table_are_refused_with_what_is_there(tmp_path):
         open_store(tmp_path, group="site")
     with pytest.raises(MissingShardError, match=r"memory://nothing/t\.parquet: is not there"):
         open_store("memory://nothing/t.parquet", group="site", remote=Remote(cache_dir=tmp_path))
+    (tmp_path / "b.csv").write_text("site,load\na,1.5\n")
     with pytest.raises(ConfigError, match="`remote` must be left out for a local path"):
-        open_store(tmp_path, group="site", remote="cache")
+        open_store(tmp_path / "b.csv", group="site", remote="cache")
     with pytest.raises(ConfigError, match="`verify` opens a store, but `group` reads a table"):
         open_store(tmp_path, group="site", verify="off")

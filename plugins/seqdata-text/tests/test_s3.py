@@ -82,8 +82,8 @@ def test_a_corpus_in_a_bucket_is_that_of_the_local_files(
 
 
 def test_processes_tokenize_the_copies(url, folder, remote, small_parts):
-    here = open_store(f"{folder}/plain", backend=Text("chars", num_workers=2))
-    there = open_store(f"{url}/plain", backend=Text("chars", num_workers=2), remote=remote)
+    here = open_store(f"{folder}/plain", backend=Text("bytes", num_workers=2))
+    there = open_store(f"{url}/plain", backend=Text("bytes", num_workers=2), remote=remote)
     check_alike(there, here)
 
 

@@ -239,7 +239,7 @@ def _make_skeleton(location: str, remote: Remote) -> Iterator[_Skeleton]:
             "them one by one"
         )
     key = hashlib.sha256("\n".join(map(identify_url, urls)).encode()).hexdigest()[:16]
-    folder = remote.copies / key
+    folder = remote.copies.absolute() / key
     root = folder / f".new-{uuid.uuid4().hex}"
     try:
         root.mkdir(mode=0o700, parents=True)

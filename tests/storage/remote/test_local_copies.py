@@ -278,6 +278,16 @@ def test_files_of_a_web_server_are_named_one_by_one(folder, tmp_path):
             fetch_copies(f"{web.url}/c.txt", remote, texts)
 
 
+def test_a_relative_folder_of_the_cache_is_of_the_working_folder(
+    url, folder, server, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    copies = fetch_copies(url, server.remote("relative"), texts)
+    monkeypatch.chdir("/")
+    assert read(copies.path) == read(folder)
+    assert copies.root.is_relative_to(tmp_path / "relative")
+
+
 def test_a_file_system_without_hard_links_is_named(url, remote, monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
