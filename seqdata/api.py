@@ -95,8 +95,8 @@ def open_store(  # noqa: PLR0913
         id: Field whose values, strings or integers, name the sequences; it stays a field. None: the
             field ``id`` of strings, if there is one. With ``group``, groups are named.
         group: Column whose equal values make a sequence, of a table with a row per timestep; also
-            of the path of one (CSV, JSON lines, Parquet, Arrow), which is read into memory; with
-            the package ``seqdata-frames`` by parts, and sorted out of memory where it must be.
+            of the path or URL of one (CSV, JSON lines, Parquet, Arrow), which is read into memory;
+            with the package ``seqdata-frames`` by parts, sorted out of memory where it must be.
         order: Column by which the rows of each group are sorted, such as the time; None: they must
             be together, and no column of dates may go back within a group.
         missing: Missing values of a table with ``group``: ``"nan"``, ``"drop"`` (their rows),
@@ -370,11 +370,11 @@ def _open(location: Any, options: dict[str, Any], in_memory: dict[str, Any]) -> 
     locations = [location] if is_location(location) else location if are_locations(location) else []
     is_table = any(in_memory[name] is not None for name in ("group", "order", "missing"))
     if is_table and options["backend"] is not None:
-        _refuse_beside_groups({name: options[name] for name in ("schema", "index", "remote")})
+        _refuse_beside_groups({name: options[name] for name in ("schema", "index")})
         _refuse_lengths(in_memory["lengths"])
         clocks, axes = split_clocks(in_memory["rates"], in_memory["axes"])
         table = {name: in_memory[name] for name in ("group", "order", "missing")}
-        chosen = {name: options[name] for name in ("backend", "verify", "host")}
+        chosen = {name: options[name] for name in ("backend", "verify", "remote", "host")}
         return add_clocks(open_groups(location, **table, axes=axes, **chosen), clocks)
     if passed and not locations:
         raise ConfigError(
@@ -389,8 +389,8 @@ def _open(location: Any, options: dict[str, Any], in_memory: dict[str, Any]) -> 
         clocks, names = split_clocks(in_memory["rates"], in_memory["axes"])
         refuse_axes_of_locations(names)
         return add_clocks(open_locations(location, options), clocks)
-    _refuse_beside_groups({name: options[name] for name in passed})
-    return resolve_store(location, host=options["host"], **in_memory)
+    _refuse_beside_groups({name: options[name] for name in passed if name != "remote"})
+    return resolve_store(location, host=options["host"], remote=options["remote"], **in_memory)
 
 
 def _refuse_beside_groups(options: Mapping[str, Any]) -> None:

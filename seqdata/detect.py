@@ -170,6 +170,18 @@ def detect_backend_at(
     return _of_names(redact_url(os.fspath(location)), [*names, *files.folders()], host) or name
 
 
+def holds_store(url: LocationLike, remote: str | Remote | None = None) -> bool:
+    """Return whether the folder at a URL is one that ``write_store`` wrote.
+
+    Raises:
+        ConfigError: If the URL is invalid.
+        RemoteReadError: If the URL cannot be read.
+    """
+    if names_several(redact_url(os.fspath(url))):
+        return False
+    return file_exists(make_remote_files(os.fspath(url), resolve_remote(remote)), MANIFEST)
+
+
 def refuse_binary_file(location: LocationLike) -> None:
     """Raise if a location is a file of a known format that no installed backend opens.
 

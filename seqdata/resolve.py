@@ -23,7 +23,7 @@ from seqdata.planning.policy import as_policy, find_base_policy
 from seqdata.protocols import Collator, Opener, Policy, Store
 from seqdata.readers.groups import iter_groups, refuse_order_alone
 from seqdata.readers.missing import Missing, refuse_missing_alone
-from seqdata.readers.row_tables import find_table_files
+from seqdata.readers.row_tables import find_table_files, find_table_kind
 from seqdata.readers.source import ReadOptions
 from seqdata.storage.concat import concat_stores, find_item_stores
 from seqdata.storage.dataset import DatasetStore
@@ -31,7 +31,6 @@ from seqdata.storage.dataset_items import DatasetItems
 from seqdata.storage.indexed.file_format import FileFormat
 from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.linking import Clocks, name_axes, resolve_clocks, split_clocks
-from seqdata.storage.local_files import is_remote
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import PartsStore, join_parts
 from seqdata.storage.remote.options import Remote
@@ -58,6 +57,7 @@ def resolve_store(  # noqa: PLR0913
     axes: Mapping[str, Any] | None = None,
     rates: Clocks | None = None,
     as_items: bool = False,
+    remote: str | Remote | None = None,
     host: PluginHost | None = None,
 ) -> SequenceStore:
     """Return the store of data that a user passes.
@@ -74,6 +74,7 @@ def resolve_store(  # noqa: PLR0913
         axes: Field -> axis, for data in memory; field or axis -> ``Axis``, for any data.
         rates: Field or axis -> sampling rate.
         as_items: Whether data with ``lengths``, also a list, has items of a ``collate_fn``.
+        remote: Access to a URL, of a table with ``group``.
         host: The plugin host that finds a backend.
 
     Raises:
@@ -84,12 +85,15 @@ def resolve_store(  # noqa: PLR0913
         part_names = None if is_sequence(data) else _match_names(data, names)
         return DatasetStore.of(data, lengths, names=part_names, axes=axes, may_be_opaque=True)
     is_stored = is_location(data) or are_locations(data) or is_store(data)
-    table = (group, order, missing)
-    if is_stored and table == (None, None, None):
+    if is_stored and group is order is missing is None:
         refuse_axes_of_locations(names_of_axes)
     else:
         names_of_axes = name_axes(clocks, names_of_axes)
-    store = _resolve_data(data, lengths, names, table, names_of_axes, host)
+    refuse_missing_alone(missing, group)
+    if group is not None or order is not None:
+        store = open_groups(data, group, order, missing, names_of_axes, remote=remote, host=host)
+    else:
+        store = _resolve_data(data, lengths, names, names_of_axes, host)
     return add_clocks(store, clocks)
 
 
@@ -126,7 +130,6 @@ def _resolve_data(
     data: Any,
     lengths: Any,
     names: Sequence[str] | None,
-    table: tuple[str | None, str | None, Missing | None],
     axes: Axes | None,
     host: PluginHost | None,
 ) -> SequenceStore:
@@ -136,10 +139,6 @@ def _resolve_data(
             f"dataset: a {type(data).__name__} makes batches itself, but sequences are needed. "
             "Pass its dataset: loader.dataset, with `lengths`"
         )
-    group, order, missing = table
-    refuse_missing_alone(missing, group)
-    if group is not None or order is not None:
-        return open_groups(data, group, order, missing, axes, host=host)
     if is_map_style(data) and (lengths is not None or _needs_lengths(data)):
         if lengths is None:
             raise ConfigError(
@@ -382,6 +381,7 @@ def open_groups(
     *,
     backend: str | Opener | FileFormat | None = None,
     verify: str | None = None,
+    remote: str | Remote | None = None,
     host: PluginHost | None = None,
 ) -> SequenceStore:
     """Return the store of a table with a row per timestep: in memory, or as a backend reads it.
@@ -395,6 +395,7 @@ def open_groups(
         backend: The backend; None: the one that an installed package offers for such a table, else
             it is read into memory.
         verify: Time at which checksums of the data are compared.
+        remote: Access to URLs, whose files are fetched.
         host: The plugin host that finds names.
 
     Raises:
@@ -404,17 +405,20 @@ def open_groups(
     host = host or default_host()
     refuse_order_alone(order, group)
     if backend is None and missing != "drop":  # which only memory can
-        backend = find_table_backend(data, host)
+        backend = find_table_backend(data, host, remote)
     if backend is None:
-        return MemoryStore.of(*group_rows(data, group, order, missing, axes, host))
+        return MemoryStore.of(*group_rows(data, group, order, missing, axes, host, remote=remote))
     opener = find_backend(backend, "table", host)
     options = {
         "verify": verify, "group": group, "order": order, "missing": missing, "axes": axes,
+        "remote": remote,
     }  # fmt: skip
     return as_sequence_store(opener(data, **select_options("open_store", opener, backend, options)))
 
 
-def find_table_backend(data: Any, host: PluginHost) -> str | None:
+def find_table_backend(
+    data: Any, host: PluginHost, remote: str | Remote | None = None
+) -> str | None:
     """Return the backend that a package offers for a table with a row per timestep, if any."""
     if not host.table_claims():
         return None
@@ -424,9 +428,8 @@ def find_table_backend(data: Any, host: PluginHost) -> str | None:
         data = [data]
     if not are_locations(data) or not all(map(is_location, data)):
         return None
-    if any(map(is_remote, data)):
-        return None
-    return host.backend_of_tables(find_table_files(data, warn=False)[1])
+    kinds = {find_table_kind(each, remote) for each in data}
+    return host.backend_of_tables(kinds.pop()) if len(kinds) == 1 else None
 
 
 def is_stream(data: Any) -> bool:
@@ -445,6 +448,8 @@ def group_rows(
     missing: Missing | None,
     axes: Axes | None,
     host: PluginHost | None = None,
+    *,
+    remote: str | Remote | None = None,
 ) -> tuple[Iterator[Any], Axes | None]:
     """Return an iterator over the sequences of a table's groups, and the axes of fields.
 
@@ -455,6 +460,7 @@ def group_rows(
         missing: The rule for missing values.
         axes: Field -> axis; None: one value per sequence.
         host: The plugin host that finds readers.
+        remote: Access to URLs, whose files are fetched.
 
     Raises:
         ConfigError: If the data is not a table, or there is no such column.
@@ -464,7 +470,9 @@ def group_rows(
     if is_location(data) or (are_locations(data) and all(map(is_location, data))):
         options = ReadOptions(group=group, order=order, per_sequence=tuple(single), missing=missing)
         locations = [data] if is_location(data) else data
-        return _read_table_files(locations, options, host or default_host()), axes
+        found = find_table_files(locations, remote=remote)
+        read = (host or default_host()).reader(found.kind)
+        return found.hold(read(found.files, options)), axes
     if not is_table(data):
         raise ConfigError(
             f"`group` is {group!r}, but the data is a {type(data).__name__}: it goes with a "
@@ -472,14 +480,6 @@ def group_rows(
             "out, or read the table first"
         )
     return iter_groups(to_arrow_table(data), str(group), single, order, missing), axes
-
-
-def _read_table_files(
-    locations: Sequence[LocationLike], options: ReadOptions, host: PluginHost
-) -> Iterator[Any]:
-    """Return the sequences of local files, folders or globs of files that are one table."""
-    files, format_name = find_table_files(locations)
-    return iter(host.reader(format_name)(files, options))
 
 
 def is_location(data: object) -> bool:

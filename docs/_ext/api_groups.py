@@ -124,7 +124,7 @@ GROUPS = (
         "Files of backends",
         "For backends that find whole files or tables themselves, in ``seqdata.backends.files``.",
         "find_files find_tables warn_left_out cache_folder open_decompressed find_compression "
-        "strip_compression refuse_repeated RowTables RemoteTree",
+        "strip_compression refuse_repeated RemoteTree fetch_copies LocalCopies RowTables",
         "seqdata.backends.files",
     ),
     group(

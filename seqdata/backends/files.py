@@ -6,7 +6,8 @@ was there besides. ``RowTables`` reads tables with a row per timestep, part by p
 ``open_decompressed`` opens a file whose name may end in ``.gz``, ``.bz2``, ``.xz`` or ``.zst``;
 ``refuse_repeated`` refuses one that is there compressed and not. ``cache_folder`` is the user's
 cache, for what cannot be written next to the data. ``RemoteTree`` reads the files below a
-URL, for formats whose data is many files.
+URL, for formats whose data is many files. ``fetch_copies``
+returns local copies of files at URLs, ``LocalCopies``.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from seqdata.storage.compressed_files import (
 from seqdata.storage.find_files import find_files, warn_left_out
 from seqdata.storage.foreign.file_discovery import find_tables
 from seqdata.storage.indexed.shards import cache_folder
+from seqdata.storage.remote.local_copies import LocalCopies, fetch_copies
 from seqdata.storage.remote.remote_tree import RemoteTree
 
 __all__ = [
+    "LocalCopies",
     "RemoteTree",
     "RowTables",
     "cache_folder",
+    "fetch_copies",
     "find_compression",
     "find_files",
     "find_tables",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,8 @@ from seqdata.cli._report.console import (
     report_errors,
 )
 from seqdata.cli.stats import describe_store, format_field
-from seqdata.detect import TAR, detect_backend
-from seqdata.errors import ConfigError, MissingShardError, SeqDataError, must_be
+from seqdata.detect import TAR, detect_backend, detect_backend_at, holds_store
+from seqdata.errors import ConfigError, SeqDataError, must_be
 from seqdata.host import PluginHost, default_host
 from seqdata.protocols import Reader, Store
 from seqdata.readers.binary import refuse_binary
@@ -32,6 +33,7 @@ from seqdata.readers.source import (
     SourceFile,
     count_suffixes,
     drop_suffixes,
+    fetch_source,
     find_source,
     find_suffix,
 )
@@ -43,6 +45,7 @@ from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.find_files import iter_names, warn_left_out
 from seqdata.storage.foreign.file_discovery import has_table_suffix
 from seqdata.storage.local_files import is_remote, local_path
+from seqdata.storage.remote.local_copies import LocalCopies
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.progress import FIRST_STEP, SECOND_STEP, ProgressBar, progress_bar
@@ -277,8 +280,9 @@ def write(
 ) -> None:
     """Write the sequences of SOURCE, a file, folder, glob or store, as a store in the folder OUT.
 
-    OUT may be a URL, and so may the SOURCE if it is a store. Quote a glob, so that the shell does
-    not expand it; ** is any depth of folders. After an interruption the same command continues.
+    SOURCE and OUT may be URLs; files at a URL that are not a store are copied to this machine
+    first. Quote a glob, so that the shell does not expand it; ** is any depth of folders. After an
+    interruption the same command continues.
     """
     begin = time.monotonic()
     name = f"source {redact_url(source)!r}"
@@ -289,7 +293,6 @@ def write(
         options, per_sequence=tuple(single), delimiter=delimiter, decimal=decimal,
         thousands=thousands, comment=comment,
     )  # fmt: skip
-    is_numbered = key == ""
     as_store = input_format in ("auto", STORE) and options == ReadOptions()
     if backend is not None and not as_store:
         raise ConfigError(
@@ -301,18 +304,13 @@ def write(
         raise ConfigError(f"{name}: not a store. Leave `--format store` out.")
     write_to = partial(
         write_store, out, format=format, axes=field_axes, shard_bytes=shard_bytes,
-        key="" if is_numbered else ID_FIELD, overwrite=overwrite, resume=resume, shuffle=shuffle,
+        key="" if key == "" else ID_FIELD, overwrite=overwrite, resume=resume, shuffle=shuffle,
     )  # fmt: skip
     try:
         if existing is not None:
             store: Store = write_to(existing)
         else:
-            files, found = find_source(source, skip=out)
-            warn_left_out([found])
-            # ids of tar shards have no dot after their last slash
-            if format == TAR.backend and not is_numbered:
-                files = drop_suffixes(files)
-            store = _write_files(files, out, input_format, options, write_to)
+            store = _read_source(source, out, input_format, options, write_to)
     except (SeqDataError, OSError):
         report_kept(out)
         raise
@@ -330,24 +328,15 @@ def open_source(
         skip: A folder whose files a glob leaves out.
 
     Raises:
-        ConfigError: If it is a URL, but not of a store, or does not exist.
+        ConfigError: If it is a URL that is invalid.
         DataError: If the store is incomplete.
         RemoteReadError: If the URL cannot be read.
     """
     if backend is not None:
         return open_store(source, backend=backend)
     if is_remote(source):
-        try:
-            return open_store(source)
-        except MissingShardError as error:
-            raise ConfigError(
-                must_be(
-                    f"source {redact_url(source)!r}",
-                    ("a store, tar shards with an index, or .parquet, .arrow or .feather files"),
-                    f"none of them ({error})",
-                    "Copy other files to this machine",
-                )
-            ) from error
+        is_store = detect_backend_at(source) != "arrow" or holds_store(source)
+        return open_store(source) if is_store else None
     path = local_path(source)
     if (path / MANIFEST).is_file():
         return open_store(source)
@@ -387,6 +376,37 @@ def _has_reader(path: Path) -> bool:
     """Return whether a path has Parquet files whose rows are grouped into sequences."""
     names = iter_names(path) if path.is_dir() else [path.name]
     return any(name.lower().endswith(".parquet") for name in names)
+
+
+def _read_source(
+    source: str,
+    out: str,
+    input_format: str,
+    options: ReadOptions,
+    write_to: partial[SequenceStore],
+) -> Store:
+    """Write the sequences of files that are no store; those at a URL are copied here first."""
+    copies = _fetch(source, input_format, options)
+    with nullcontext() if copies is None else copies.explain():
+        files, found = find_source(source if copies is None else copies.path, skip=out)
+        warn_left_out([found if copies is None else copies.show(found)])
+        # ids of tar shards have no dot after their last slash
+        if write_to.keywords["format"] == TAR.backend and write_to.keywords["key"]:
+            files = drop_suffixes(files)
+        return _write_files(files, out, input_format, options, write_to)
+
+
+def _fetch(source: str, input_format: str, options: ReadOptions) -> LocalCopies | None:
+    """Return copies of the files at a URL, if a reader reads them; None for a path."""
+
+    def check(files: list[SourceFile]) -> None:
+        if input_format == "auto" and options.group is None:
+            choose_reader(files, input_format, default_host())
+
+    copies = fetch_source(source, check=check)
+    if copies is not None:
+        print_lines([f"{copies.location}: copied to {copies.root}"], stderr=True)
+    return copies
 
 
 def _write_files(

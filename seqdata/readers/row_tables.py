@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,13 @@ from seqdata.readers.missing import (
     make_missing_error,
     replace_missing,
 )
-from seqdata.readers.source import SourceFile, count_suffixes, find_source
+from seqdata.readers.source import (
+    SourceFile,
+    count_suffixes,
+    fetch_source,
+    find_file_kind,
+    find_source,
+)
 from seqdata.readers.tables import find_table_format
 from seqdata.storage.arrow_columns import combine_column, convert_column, warn_of_missing
 from seqdata.storage.data_location import DataLocation
@@ -35,12 +42,15 @@ from seqdata.storage.foreign.table_file import (
     digest_files,
     digest_versions,
     open_table_file,
+    read_local_version,
     unify_list_types,
 )
 from seqdata.storage.inputs import Axes, check_unique_names, to_arrow_table
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.logical_values import EncodedColumn
 from seqdata.storage.memory import MemoryStore
+from seqdata.storage.remote.local_copies import LocalCopies, list_files
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.writing.table_files import TABLE_KINDS
 
@@ -54,39 +64,108 @@ IN_UNITS = ("parquet", "arrow")
 """Kinds of files that consist of row groups or record batches."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TableFiles:
+    """The files of one table, on this machine.
+
+    Attributes:
+        location: The table, for messages.
+        files: The files, in order.
+        kind: Their kind.
+        copies: Copies of those behind URLs.
+    """
+
+    location: str
+    files: list[SourceFile]
+    kind: str
+    copies: Sequence[LocalCopies] = ()
+
+    def read_version(self, path: Path) -> str:
+        """Return a string that differs from that of any other version of a file."""
+        known = (copies.versions.get(path) for copies in self.copies)
+        return next(filter(None, known), None) or read_local_version(path)
+
+    def hold(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Return what is read of the files, which are kept until then."""
+        held = iter(rows)
+        for copies in self.copies:
+            held = copies.hold(held)
+        return held
+
+
 def find_table_files(
-    locations: Sequence[str | os.PathLike[str]], *, warn: bool = True
-) -> tuple[list[SourceFile], str]:
-    """Return the local files of one table, in order, and their kind.
+    locations: Sequence[str | os.PathLike[str]],
+    *,
+    warn: bool = True,
+    remote: str | Remote | None = None,
+) -> TableFiles:
+    """Return the files of one table, in order; those behind URLs are fetched.
 
     Args:
-        locations: Files, folders or globs.
+        locations: Files, folders, globs or URLs.
         warn: Whether to say which files are skipped.
+        remote: How URLs are read.
 
     Raises:
-        ConfigError: If there are none, one is behind a URL, or they are of several kinds.
+        ConfigError: If there are none, or they are of several kinds.
+        SeqDataError: If they cannot be fetched.
     """
     files: list[SourceFile] = []
+    copies: list[LocalCopies] = []
     for location in locations:
-        if is_remote(location):
-            raise ConfigError(
-                f"open_store: {redact_url(os.fspath(location))!r} must be on this machine to be "
-                "read with `group`. Copy it, or read the table and pass it"
-            )
-        found, left_out = find_source(location)
+        copied = fetch_source(location, remote, partial(_check, location))
+        found, left_out = find_source(location if copied is None else copied.path)
+        copies += [] if copied is None else [copied]
         if warn:
-            warn_left_out([left_out], stacklevel=6)
+            warn_left_out([left_out if copied is None else copied.show(left_out)], stacklevel=6)
         files += found
+    where = show_locations(locations)
+    return TableFiles(where, files, _check(where, files), copies)
+
+
+def find_table_kind(location: str | os.PathLike[str], remote: str | Remote | None = None) -> str:
+    """Return the kind of the files at a location; of a URL by its suffix, or what is listed.
+
+    Raises:
+        ConfigError: As ``find_table_files``.
+        SeqDataError: If files cannot be listed.
+    """
+    if not is_remote(location):
+        return find_table_files([location], warn=False).kind
+    kind = find_file_kind(redact_url(os.fspath(location)))
+    kinds = [] if kind is None else [kind]
+
+    def choose(path: str) -> list[Path]:
+        files, _ = find_source(path)
+        kinds.append(_check(location, files))
+        return []
+
+    if kind is None:
+        list_files(location, remote, choose)
+    return kinds[0]
+
+
+def _check(location: str | os.PathLike[str], files: Sequence[SourceFile]) -> str:
+    """Return the kind of files that are one table.
+
+    Raises:
+        ConfigError: If they are of several kinds.
+    """
     format_name = find_table_format(files)
     if format_name is None:
         shown = ", ".join(f"{count} {suffix}" for suffix, count in count_suffixes(files).items())
-        where = ", ".join(str(os.fspath(location)) for location in locations)
         raise ConfigError(
-            f"open_store: {where}: must be tables of one kind "
+            f"open_store: {redact_url(os.fspath(location))}: must be tables of one kind "
             f"({', '.join(TABLE_KINDS)}) to be read with `group`, but has files of others "
             f"({shown}). Name the files by a glob, or read the table and pass it"
         )
-    return files, format_name
+    return format_name
+
+
+def show_locations(locations: Sequence[str | os.PathLike[str]]) -> str:
+    """Return locations for messages, without secrets."""
+    names = map(os.fspath, locations)
+    return ", ".join(redact_url(name) if is_remote(name) else str(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,9 +179,10 @@ class RowTables:
         unit_rows: int64 (units,), rows of each row group or record batch.
         fingerprint: Digest of the files, 32 hex digits; empty in memory.
         version: Digest that differs from that of any later version of the files.
-        folder: The folder of the files; None in memory.
+        folder: The folder of the files, or one for what is made of copies; None in memory.
         null_counts: Nulls by unit and column, where the files say so, else empty.
         is_mapped: Whether units are in memory or in mapped files, so that nothing is decoded.
+        copies: Copies of files behind URLs, which are kept for as long as these exist.
     """
 
     location: str
@@ -115,24 +195,39 @@ class RowTables:
     read_unit: ReadUnit
     null_counts: Sequence[Mapping[str, int]]
     is_mapped: bool = True
+    copies: Sequence[LocalCopies] = ()
 
     @classmethod
-    def open(cls, locations: Sequence[str | os.PathLike[str]]) -> RowTables:
+    def open(
+        cls,
+        locations: Sequence[str | os.PathLike[str]],
+        *,
+        remote: str | Remote | None = None,
+    ) -> RowTables:
         """Open the files of one table: Parquet, Arrow or Feather; no rows are read.
+
+        Args:
+            locations: Files, folders or globs; also URLs, whose files are fetched.
+            remote: How URLs are read.
 
         Raises:
             ConfigError: If there are none, or they are of another kind.
             DataError: If a file is damaged, or its columns do not match.
+            SeqDataError: If a file cannot be fetched.
         """
-        files, kind = find_table_files(locations)
-        where = ", ".join(str(os.fspath(location)) for location in locations)
+        found = find_table_files(locations, remote=remote)
+        files, kind, where = found.files, found.kind, found.location
         if kind not in IN_UNITS:
             raise ConfigError(
                 f"open_store: {where}: must be Parquet, Arrow or Feather files to be read by "
                 f"parts, but is {kind}. Leave `backend` out: it is read into memory"
             )
         opened = [
-            open_table_file(file.path, DataLocation(dataset=where, shard=at, file=file.key))
+            open_table_file(
+                file.path,
+                DataLocation(dataset=where, shard=at, file=file.key),
+                found.read_version,
+            )
             for at, file in enumerate(files)
         ]
         opened = unify_list_types(opened)
@@ -152,10 +247,11 @@ class RowTables:
             unit_rows=np.array([_count_rows(each, unit) for _, each, unit in units], np.int64),
             fingerprint=digest,
             version=digest_versions(opened, digest),
-            folder=_find_folder(files),
+            folder=found.copies[0].folder if found.copies else _find_folder(files),
             read_unit=_FileUnits(schema, units),
             null_counts=[_count_nulls(each, unit) for _, each, unit in units],
             is_mapped=all(each.is_mapped for each in opened),
+            copies=found.copies,
         )
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from seqdata.storage.find_files import (
 )
 from seqdata.storage.foreign.file_discovery import has_table_suffix, is_data_file
 from seqdata.storage.local_files import is_remote
+from seqdata.storage.remote.local_copies import LocalCopies, fetch_copies
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.writing.table_files import find_table_kind
 
@@ -152,6 +154,32 @@ def find_source(
         for name, partition in zip(found.names, partitions, strict=True)
     ]
     return files, found
+
+
+def fetch_source(
+    location: str | os.PathLike[str],
+    remote: str | Remote | None = None,
+    check: Callable[[list[SourceFile]], object] | None = None,
+) -> LocalCopies | None:
+    """Return copies of the files of a source at a URL; None if it is on this machine.
+
+    Args:
+        location: A file, folder or glob, or several.
+        remote: How URLs are read.
+        check: Called with the files before they are fetched, while they are empty; may raise.
+
+    Raises:
+        ConfigError: As ``find_source``.
+        SeqDataError: As ``fetch_copies``.
+    """
+
+    def choose(path: str) -> list[Path]:
+        files, _ = find_source(path)
+        if check is not None:
+            check(files)
+        return [file.path for file in files]
+
+    return fetch_copies(location, remote, choose)
 
 
 def _is_data(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 from seqdata.api import open_store, split
 from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Store
-from seqdata.resolve import is_collate_fn, resolve_store
+from seqdata.resolve import is_collate_fn, is_location, resolve_store
 from seqdata.runs.options import DataKind, DataOptions
 from seqdata.storage.fields import make_unknown_name_error
+from seqdata.storage.local_files import is_remote
+from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.row_chunks import flatten_column
 from seqdata.storage.time_split import make_bounds, make_limit
 from seqdata.storage.views import SequenceStore, as_sequence_store
@@ -65,6 +69,9 @@ def open_source(options: DataOptions, location: Any, lengths: Any) -> OpenedSour
     notes = [str(warning.message) for warning in caught]
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if options.group is not None and is_location(location) and is_remote(location):
+        where = redact_url(os.fspath(location))
+        notes.insert(0, f"files of {where} are copied to {Remote().copies}")
     if options.order is not None:
         notes.insert(0, f"rows of each {options.group!r} are in the order of {options.order!r}")
     if options.rename:

@@ -72,8 +72,8 @@ class EventDataModule(SequenceDataModule):
     batch also has ``targets`` (B, T).
 
     Args:
-        source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, or a
-            store with a sequence per id.
+        source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, their
+            URL, or a store with a sequence per id.
         id: Column that identifies the sequence, such as the user, patient or machine.
         time: Column of times, as dates or integers. None: rows must be in order, and all rows of an
             id must be contiguous.

@@ -78,7 +78,7 @@ class ForecastDataModule(SequenceDataModule):
 
     Args:
         source: A table (pandas, Polars, Arrow), its file (Parquet, Arrow, CSV, JSON lines), a
-            folder or glob of such files, or a store with a sequence per series.
+            folder or glob of such files, their URL, or a store with a sequence per series.
         id: Column of the names of series.
         time: Column of times: dates, or integers.
         target: Column or columns to forecast.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from seqdata.detect import holds_store
 from seqdata.errors import ConfigError, must_be
+from seqdata.readers.source import find_file_kind
 from seqdata.resolve import is_location, is_store
 from seqdata.runs.options import SPLIT_OPTIONS
 from seqdata.storage.arrow.manifest import MANIFEST
+from seqdata.storage.local_files import is_remote
+from seqdata.storage.remote.urls import redact_url
 
 
 def as_names(owner: str, argument: str, value: Any) -> tuple[str, ...]:
@@ -26,10 +31,21 @@ def as_names(owner: str, argument: str, value: Any) -> tuple[str, ...]:
 
 
 def is_grouped(source: Any) -> bool:
-    """Return whether rows of a source are still to be grouped: it is not a store of sequences."""
+    """Return whether rows of a source are still to be grouped: it is not a store of sequences.
+
+    The folder of a bucket is asked whether it is one; a URL that ends as a table does is none.
+
+    Raises:
+        RemoteReadError: If the folder of a bucket cannot be reached.
+    """
     if is_store(source):
         return False
-    return not (is_location(source) and (Path(source) / MANIFEST).is_file())
+    if not is_location(source):
+        return True
+    if is_remote(source):
+        is_table = find_file_kind(redact_url(os.fspath(source))) is not None
+        return is_table or not holds_store(source)
+    return not (Path(source) / MANIFEST).is_file()
 
 
 def list_parts(split: Mapping[str, Any]) -> list[Any]:

@@ -50,8 +50,8 @@ class TextDataModule(SequenceDataModule):
     the next tokens.
 
     Args:
-        source: A file, folder or glob of plain text, JSON lines, Parquet or Arrow; or name -> such
-            a location, for a mixture.
+        source: A file, folder, glob or URL of plain text, JSON lines, Parquet or Arrow; or name ->
+            such a location, for a mixture.
         text: Column of the text, in JSON lines and tables.
         tokenizer: A tokenizer's file or folder, the name of an encoding, "bytes" or
             "chars".

@@ -311,10 +311,10 @@ def test_arrow_files_of_others_are_opened_not_read_as_bytes(folder):
         assert open_store("store").lengths.tolist() == [2, 1]
 
 
-def test_a_url_of_no_store_is_said(folder):
+def test_a_url_of_nothing_is_said(folder):
     done = write("memory://nothing/x.csv", "store")
-    assert done.exit_code != 0
-    assert "must be a store, tar shards with an index, or" in done.output
+    assert done.exit_code == 1
+    assert "memory://nothing/x.csv: is not there" in done.output
 
 
 def list_examples():

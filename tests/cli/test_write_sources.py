@@ -11,6 +11,7 @@ from pyarrow import feather, parquet
 
 from seqdata.api import open_store
 from seqdata.cli.app import app
+from seqdata_testing.faults.network import folder_of, served
 
 URL = "https://someone:p4ssw0rd@host/meters.parquet?X-Amz-Signature=s1gn4ture"
 
@@ -109,7 +110,6 @@ def test_tar_shards_may_end_in_capital_letters(folder, source):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--group", "site"], " must be a file, a folder or a glob on this machine, unless it is"),
         (["--field", "x", "--backend", "foreign"], ": `--backend` opens a store, which has"),
         (["--field", "x", "--format", "store"], ": not a store. Leave `--format store` out"),
     ],
@@ -118,3 +118,19 @@ def test_the_secrets_of_a_url_are_not_shown(folder, monkeypatch, options, text):
     monkeypatch.setattr("seqdata.cli._report.console.redact_secrets", str)  # what each place says
     said = write(URL, "store", *options, code=2)
     assert f"error: source 'https://host/meters.parquet'{text}" in said
+
+
+def test_a_file_of_a_web_server_is_copied_and_its_secrets_are_not_shown(folder, monkeypatch):
+    monkeypatch.setattr("seqdata.cli._report.console.redact_secrets", str)
+    monkeypatch.setenv("HOME", str(folder.parent / "home"))
+    (folder / "meters.csv").write_text("site,hour,load\na,0,1.5\na,1,2.5\nb,0,3.5\n")
+    write("in/meters.csv", "due", "--group", "site")
+    with served(folder_of(folder)) as web:
+        url = f"{web.url.replace('://', '://someone:p4ssw0rd@')}/meters.csv?X-Amz-Signature=s1gn4"
+        said = write(url, "store", "--group", "site")
+        said += write(url.replace("meters", "gone"), "other", "--group", "site", code=1)
+    assert f"{web.url}/meters.csv: copied to " in said
+    assert "gone.csv" in said
+    assert "p4ssw0rd" not in said
+    assert "s1gn4" not in said
+    assert open_store("store").fingerprint == open_store("due").fingerprint

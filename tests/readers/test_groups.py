@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqdata import open_store, write_store
+from seqdata import MissingShardError, Remote, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
 from seqdata.readers.groups import find_groups
@@ -319,7 +319,10 @@ def test_files_that_are_no_table_are_refused_with_what_is_there(tmp_path):
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(ConfigError, match=r"must be tables of one kind .* \(1 \.txt\)"):
         open_store(tmp_path, group="site")
-    with pytest.raises(ConfigError, match="must be on this machine to be read with `group`"):
-        open_store("s3://bucket/t.parquet", group="site")
+    with pytest.raises(MissingShardError, match=r"memory://nothing/t\.parquet: is not there"):
+        open_store("memory://nothing/t.parquet", group="site", remote=Remote(cache_dir=tmp_path))
+    (tmp_path / "b.csv").write_text("site,load\na,1.5\n")
+    with pytest.raises(ConfigError, match="`remote` must be left out for a local path"):
+        open_store(tmp_path / "b.csv", group="site", remote="cache")
     with pytest.raises(ConfigError, match="`verify` opens a store, but `group` reads a table"):
         open_store(tmp_path, group="site", verify="off")

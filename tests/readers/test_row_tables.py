@@ -91,7 +91,8 @@ def test_a_package_claims_kinds_of_tables(path, monkeypatch):
     monkeypatch.setattr(host, "_table_claims", claims)
     assert find_table_backend(path, host) == "mine"
     assert find_table_backend([path, path], host) == "mine"
-    assert find_table_backend("s3://bucket/t.parquet", host) is None
+    assert find_table_backend("s3://bucket/t.parquet", host) == "mine"
+    assert find_table_backend("s3://bucket/t.csv.gz", host) is None
     assert find_table_backend(pa.table(ROWS), host) is None
     assert find_table_backend([[1, 2]], host) is None
     monkeypatch.setattr(host, "_table_claims", (*claims, SuffixClaim("parquet", "a", "a", "a 2")))

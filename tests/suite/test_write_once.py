@@ -142,6 +142,42 @@ def test_events_that_are_prepared_in_parts_give_the_batches_of_memory(options, t
             assert line in data.describe()
 
 
+@pytest.mark.parametrize("by", ["region", "site"])
+def test_a_split_by_a_column_is_that_of_memory_in_parts_too(by, tmp_path, in_parts):
+    path = tmp_path / "load.parquet"
+    hours(9, 120).to_parquet(path)
+    options = {"known": "price", "split": {"train": 0.5, "val": 0.5, "by": by, "exact": True}}
+    whole = forecast(path, **options)
+    expected = batches_of(whole)
+    in_parts()
+    data = forecast(path, **options)
+    check_equal(batches_of(data), expected)
+    assert "prepared in " in data.describe()
+    parts = [set(data._sources.get_store(kind).ids) for kind in ("train", "val")]
+    assert not parts[0] & parts[1]
+    assert parts[0] | parts[1] == {f"site-{number}" for number in range(9)}
+    regions = [{int(site[-1]) % 2 for site in part} for part in parts]
+    assert (len(regions[0] & regions[1]) == 0) == (by == "region")  # whole regions, or any sites
+
+
+def test_events_are_split_by_a_column_in_parts_too(tmp_path, in_parts):
+    path = tmp_path / "tokens.parquet"
+    table = library_tokens()
+    table["size"] = table["order"] % 5.0
+    table["letter"] = table["module"].str[0]
+    table["private"] = table["module"].str.startswith("_").map({True: "yes", False: "no"})
+    table.to_parquet(path)
+    options = {"categorical": "kind", "split_by": "letter", "label": "private"}
+    whole = events(path, **options)
+    expected = batches_of(whole)
+    in_parts()
+    data = events(path, **options)
+    check_equal(batches_of(data), expected)
+    letters = [{name[0] for name in data._sources.get_store(kind).ids} for kind in ("train", "val")]
+    assert all(letters)
+    assert not letters[0] & letters[1]
+
+
 def test_what_was_prepared_is_read_again_until_the_table_changes(tmp_path, in_parts, cache):
     path = gappy(tmp_path / "load.parquet")
     in_parts()

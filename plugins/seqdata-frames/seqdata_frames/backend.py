@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, FingerprintMismatch, SeqDataWarning
 from seqdata_frames.opening import Axes, Missing, Request, open_rows
 from seqdata_frames.scan import AUTO
 from seqdata_frames.sources import SpoolFolder, is_stream, is_table, open_tables, spool
@@ -62,23 +62,25 @@ class Frames:
         order: str | None = None,
         missing: Missing | None = None,
         axes: Axes | None = None,
+        remote: Any = None,
     ) -> FrameStore:
         """Open a table.
 
         Args:
-            location: A path, glob or folder, or several; a pandas, Polars or Arrow table; a lazy
-                frame; or what gives Arrow batches (``__arrow_c_stream__``), which is read once.
+            location: A path, glob, folder or URL, or several; a pandas, Polars or Arrow table; a
+                lazy frame; or what gives Arrow batches (``__arrow_c_stream__``), read once.
             verify: ``"first_read"``: compare the checksums of what is kept, once in a process;
                 None, ``"off"``: do not.
             group: In place of the attribute.
             order: In place of the attribute.
             missing: The rule for missing values, as in ``open_store``; not ``"drop"``.
             axes: Field -> axis; None: one value per sequence, which must be constant.
+            remote: How URLs are read; their files are fetched into ``Remote(cache_dir=)``.
 
         Raises:
             ConfigError: If an argument is invalid, a column does not exist, or none has timesteps.
             DataError: If a file is damaged, a value is missing, or rows are not in an order.
-            CacheError: If what must be kept cannot be written.
+            CacheError: If what must be kept cannot be written, or files cannot be fetched.
         """
         frames = replace(self, group=group or self.group, order=order or self.order)
         request = frames._make_request(axes or {}, verify, missing)
@@ -87,14 +89,15 @@ class Frames:
             spooled = SpoolFolder(self.cache_dir)
             location = spool(location, spooled.path)
         location = _make_absolute(location)
-        tables = open_tables(location)
+        tables = open_tables(location, remote)
         opened = open_rows(tables, request)
         return FrameStore(
             tables.location, tables.names, tables.fingerprint, opened.index, opened.columns,
             version=None if spooled else tables.version, order=frames.order,
             folder=None if spooled else tables.folder,
-            sorted_in=opened.sorted_in, reopen=(reopen, (frames, location, missing, axes, verify)),
-            is_copied_to_workers=tables.folder is None, spooled=spooled,
+            sorted_in=opened.sorted_in,
+            reopen=(reopen, (frames, location, missing, axes, verify, remote, tables.version)),
+            is_copied_to_workers=tables.folder is None, held=spooled or tables.copies,
         )  # fmt: skip
 
     def _make_request(self, axes: Axes, verify: str | None, missing: Missing | None) -> Request:
@@ -138,11 +141,24 @@ def reopen(
     missing: Missing | None,
     axes: Axes | None,
     verify: str | None,
+    remote: Any,
+    version: str,
 ) -> FrameStore:
-    """Return a store in another process, without the warnings that were given already."""
+    """Return a store in another process, without the warnings that were given already.
+
+    Raises:
+        FingerprintMismatch: If the files are not those that were opened first.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeqDataWarning)
-        return frames(location, missing=missing, axes=axes, verify=verify)
+        store = frames(location, missing=missing, axes=axes, verify=verify, remote=remote)
+    if store.version not in (None, version):
+        raise store.locate(-1).make_error(
+            FingerprintMismatch,
+            "must be the table that was opened first, but its files were changed since. Open it "
+            "again",
+        )
+    return store
 
 
 def _make_absolute(location: Any) -> Any:

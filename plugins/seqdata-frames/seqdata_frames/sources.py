@@ -43,16 +43,22 @@ def is_stream(data: Any) -> bool:
     return _is_lazy(data) or hasattr(data, "__arrow_c_stream__")
 
 
-def open_tables(data: Any) -> RowTables:
-    """Return the tables of a path, paths, or a table in memory.
+def open_tables(data: Any, remote: Any = None) -> RowTables:
+    """Return the tables of a path, paths or URLs, or a table in memory.
+
+    Args:
+        data: The table.
+        remote: How URLs are read.
 
     Raises:
         ConfigError: If it is none of these.
         DataError: If a file is damaged.
+        SeqDataError: If a file at a URL cannot be fetched.
     """
     if is_location(data):
         locations = list(data) if isinstance(data, list | tuple) else [data]
-        return RowTables.open([part for each in locations for part in _list_parts(each)])
+        parts = [part for each in locations for part in _list_parts(each)]
+        return RowTables.open(parts, remote=remote)
     if is_table(data):
         return RowTables.from_table(data)
     raise ConfigError(

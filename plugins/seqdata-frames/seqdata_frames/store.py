@@ -34,7 +34,7 @@ class FrameStore:
         sorted_in: The folder of the rows that were sorted; None: they are read in place.
         reopen: What ``__reduce__`` returns.
         is_copied_to_workers: Whether the data itself is in what is pickled.
-        spooled: Holds the file of a stream, as long as the store is used.
+        held: Keeps the file of a stream, or copies of remote files, as long as the store is used.
 
     Attributes:
         location: The table.
@@ -59,13 +59,13 @@ class FrameStore:
         sorted_in: Path | None,
         reopen: tuple[Any, ...],
         is_copied_to_workers: bool,
-        spooled: object = None,
+        held: object = None,
     ) -> None:
         self.location, self.folder, self.sorted_in = location, folder, sorted_in
         self.version = version
         self.shards = tuple(names)
         self._source, self._index, self._columns = fingerprint, index, columns
-        self._order, self._reopen, self._spooled = order, reopen, spooled
+        self._order, self._reopen, self._held = order, reopen, held
         self.is_copied_to_workers = is_copied_to_workers
         self._starts = index.step_offsets
         lengths = np.diff(self._starts)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from seqdata.storage.remote.options import Remote
 from seqdata_testing import ConformanceError
 
 _KEYS = {"key": "testing", "secret": "testing"}
+_READ = re.compile("GET /[^/]+/.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +28,45 @@ class S3Server:
     Attributes:
         host: Its address.
         port: Its port.
+        requests: Method and path of each request so far, such as ``GET /bucket/data/x.csv``.
     """
 
     host: str
     port: int
+    requests: list[str] = field(default_factory=list)
 
     @property
     def storage_options(self) -> dict[str, Any]:
         """Options of fsspec's file system."""
         return {**_KEYS, "endpoint_url": f"http://{self.host}:{self.port}"}
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables by which the server is found without options."""
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        keys = dict(zip(names, _KEYS.values(), strict=True))
+        return {**keys, "AWS_ENDPOINT_URL": f"http://{self.host}:{self.port}"}
+
+    def list_read(self) -> list[str]:
+        """Return the paths of objects that were read since the last call, in order."""
+        found = [request.split("/", 2)[2] for request in self.requests if _READ.match(request)]
+        self.requests.clear()
+        return sorted(found)
+
     def remote(self, cache_dir: Path, **options: Any) -> Remote:
         """Return how URLs of the server are read."""
         return Remote(cache_dir=cache_dir, storage_options=self.storage_options, **options)
 
-    def upload(self, folder: Path) -> str:
-        """Copy a folder into a bucket of its own, and return its URL."""
+    @property
+    def filesystem(self) -> Any:
+        """File system of fsspec, to change what is there."""
         import fsspec
 
-        system = fsspec.filesystem("s3", **self.storage_options)
+        return fsspec.filesystem("s3", **self.storage_options)
+
+    def upload(self, folder: Path) -> str:
+        """Copy a folder into a bucket of its own, and return its URL."""
+        system = self.filesystem
         bucket = f"bucket-{uuid.uuid4().hex[:12]}"
         system.mkdir(bucket)
         for path in sorted(folder.rglob("*")):
@@ -68,10 +90,23 @@ def serve_s3() -> Iterator[S3Server]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    made = S3Server(*server.get_host_and_port())
+    running: Any = server._server
+    running.app = _record(running.app, made.requests)
     try:
-        yield S3Server(*server.get_host_and_port())
+        yield made
     finally:
         server.stop()
+
+
+def _record(app: Any, requests: list[str]) -> Any:
+    """Return an application that notes each request, and then answers as before."""
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        return app(environ, start_response)
+
+    return answer
 
 
 def check_equal_batches(found: Any, expected: Any) -> None:

@@ -65,7 +65,7 @@ def command(  # noqa: PLR0913
     num_workers: int | None,
     overwrite: bool,
 ) -> None:
-    """Tokenize SOURCE, a file, folder or glob of texts, into the folder OUT.
+    """Tokenize SOURCE, a file, folder, glob or URL of texts, into the folder OUT.
 
     After an interruption the same command continues.
     """

@@ -10,13 +10,16 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from seqdata.backends import DataLocation
 from seqdata.backends.files import (
+    LocalCopies,
+    fetch_copies,
     find_compression,
     find_files,
     find_tables,
@@ -64,7 +67,10 @@ class Piece(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """A file by its name, size in bytes and time of modification in nanoseconds."""
+    """A file by its name, size in bytes and time of modification in nanoseconds.
+
+    Of a file behind a URL the time is a number that its version has.
+    """
 
     name: str
     size: int
@@ -79,11 +85,22 @@ class Corpus:
         root: The folder that names count from.
         kind: ``text``, ``jsonl``, ``parquet`` or ``arrow``.
         names: Paths of the files below the root, in natural order.
+        copies: Copies of files behind a URL; None: they are on this machine.
     """
 
     root: Path
     kind: str
     names: Sequence[str]
+    copies: LocalCopies | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder next to whose files others may be written."""
+        return self.root if self.copies is None else self.copies.folder
+
+    def explain(self) -> AbstractContextManager[None]:
+        """Name URLs in place of copies in errors."""
+        return nullcontext() if self.copies is None else self.copies.explain()
 
     def stat(self) -> list[FileState]:
         """Return the state of each file.
@@ -97,24 +114,39 @@ class Corpus:
                 status = os.stat(self.root / name)
             except OSError as error:
                 raise _make_read_error(self.root, name, error) from error
-            states.append(FileState(name, status.st_size, status.st_mtime_ns))
+            time = status.st_mtime_ns
+            if self.copies is not None:  # their times are those of their last use
+                time = int(self.copies.versions[self.root / name][:15], 16)
+            states.append(FileState(name, status.st_size, time))
         return states
 
 
-def find_corpus(location: str, kind: str | None) -> Corpus:
+def find_corpus(location: str, kind: str | None, remote: Any = None) -> Corpus:
     """Return the files of a corpus: a file, a folder, a glob, or several of these.
 
     Args:
-        location: Paths of this machine.
+        location: Paths of this machine; or URLs, whose files are fetched.
         kind: The kind of all files, whatever their suffixes; None: by their suffixes.
+        remote: How URLs are read.
 
     Raises:
         ConfigError: If there are none, or they are of several kinds or splits.
         DataError: If files of a saved dataset are missing.
+        SeqDataError: If files cannot be fetched.
     """
-    if "://" in location.removeprefix("file://"):
-        needed, remedy = "on this machine", "Copy the corpus, or tokenize it where it is"
-        raise ConfigError(must_be(f"corpus {location!r}", needed, "a URL", remedy))
+
+    def choose(path: str) -> list[Path]:
+        corpus, _ = _find_local(path, kind)
+        return [corpus.root / name for name in corpus.names]
+
+    copies = fetch_copies(location, remote, choose)
+    corpus, found = _find_local(location if copies is None else copies.path, kind)
+    warn_left_out([found if copies is None else copies.show(found)], stacklevel=6)
+    return replace(corpus, copies=copies)
+
+
+def _find_local(location: str, kind: str | None) -> tuple[Corpus, Any]:
+    """Return the files of a corpus on this machine, and what was found besides."""
     suffixes = tuple(ending for each in KINDS.values() for ending in each)
     found = find_files(location, lambda name: kind is not None or _find_kind(name) is not None)
     refuse_repeated(f"corpus {location!r}", found.names)
@@ -138,8 +170,7 @@ def find_corpus(location: str, kind: str | None) -> Corpus:
         )
     if kind in ("parquet", "arrow") and kinds:
         found = find_tables(location)
-    warn_left_out([found], stacklevel=6)
-    return Corpus(found.root, kind, list(found.names))
+    return Corpus(found.root, kind, list(found.names)), found
 
 
 def _find_kind(name: str) -> str | None:

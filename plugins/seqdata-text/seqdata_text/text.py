@@ -115,20 +115,29 @@ class Text:
             raise ConfigError(must_be("Text: `num_workers`", needed, repr(count), "Leave it out"))
 
     def __call__(
-        self, location: str | os.PathLike[str], *, verify: str | None = None
+        self,
+        location: str | os.PathLike[str],
+        *,
+        verify: str | None = None,
+        remote: Any = None,
     ) -> SequenceStore:
         """Return the store of a corpus's tokens, which are made where they are missing.
 
         Args:
-            location: A file, a folder with all below it, or a glob; on this machine.
+            location: A file, a folder with all below it, or a glob; also URLs of these, whose
+                files are fetched.
             verify: As in ``open_store``.
+            remote: How URLs are read.
 
         Raises:
             ConfigError: If there is no such corpus, or an argument does not fit it.
             DataError: If a file is damaged, or changed while it was read.
         """
-        corpus = find_corpus(os.fspath(location), self.format)
-        folder = self._find_folder(os.path.abspath(os.fspath(location)), corpus)
+        corpus = find_corpus(os.fspath(location), self.format, remote)
+        where = os.path.abspath(os.fspath(location))
+        if corpus.copies is not None:
+            where = corpus.copies.folder.name  # made of the URL
+        folder = self._find_folder(where, corpus)
         _Build(self, corpus, folder, is_cache=True).run()
         return open_store(folder, verify=verify)
 
@@ -170,10 +179,10 @@ class Text:
         name = f"text-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if self.cache_dir is not None:
             return Path(self.cache_dir).expanduser().absolute() / name
-        near, far = corpus.root.absolute() / _INDEX_FOLDER / name, cache_folder() / "text" / name
+        near, far = corpus.folder.absolute() / _INDEX_FOLDER / name, cache_folder() / "text" / name
         if read_record(near) is not None:
             return near
-        is_writable = os.access(near.parent if near.parent.exists() else corpus.root, os.W_OK)
+        is_writable = os.access(near.parent if near.parent.exists() else corpus.folder, os.W_OK)
         return near if is_writable and read_record(far) is None else far
 
     def _load(self) -> Tokenizer:
@@ -200,6 +209,7 @@ def tokenize(  # noqa: PLR0913
     num_workers: int | None = None,
     overwrite: bool = False,
     progress: Progress = None,
+    remote: Any = None,
 ) -> SequenceStore:
     """Tokenize a corpus into a folder, and open it; ``open_store(location)`` finds it later.
 
@@ -209,7 +219,7 @@ def tokenize(  # noqa: PLR0913
     and corpus are opened at once.
 
     Args:
-        source: A file, a folder with all below it, or a glob.
+        source: A file, a folder with all below it, a glob, or a URL of these.
         location: The folder of the tokens.
         tokenizer: As in ``Text``.
         text: As in ``Text``.
@@ -223,6 +233,7 @@ def tokenize(  # noqa: PLR0913
         overwrite: Whether tokens of another tokenizer, corpus or options are replaced; else they
             are an error.
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
+        remote: How a source at a URL is read.
 
     Raises:
         ConfigError: If an argument is invalid, or other tokens are there.
@@ -237,7 +248,7 @@ def tokenize(  # noqa: PLR0913
         needed = "a folder on this machine"
         raise ConfigError(must_be("tokenize: `location`", needed, "a URL", remedy))
     folder = Path(os.path.abspath(os.path.expanduser(os.fspath(location))))
-    corpus = find_corpus(os.fspath(source), format)
+    corpus = find_corpus(os.fspath(source), format, remote)
     build = _Build(settings, corpus, folder, is_cache=False, overwrite=overwrite, progress=progress)
     build.run()
     return open_store(folder)
@@ -358,12 +369,13 @@ class _Build:
             ConfigError: If other tokens are there.
             DataError: If a file is damaged, or changed while it was read.
         """
-        states = self.corpus.stat()
-        if self._is_made(states):
-            return
-        with hold(self.folder):
-            if not self._is_made(states):  # another process has just made them
-                self._make(states)
+        with self.corpus.explain():
+            states = self.corpus.stat()
+            if self._is_made(states):
+                return
+            with hold(self.folder):
+                if not self._is_made(states):  # another process has just made them
+                    self._make(states)
 
     def _is_made(self, states: list[FileState]) -> bool:
         """Return whether the tokens of these files are there, by their sizes and times."""

@@ -482,8 +482,8 @@ def test_messages_about_files(tmp_path):
         ConfigError, match=r"must be of one kind, but is jsonl \('c\.jsonl'\), text"
     ):
         open_store(tmp_path, backend=Text("bytes"))
-    with pytest.raises(ConfigError, match=r"must be on this machine, but is a URL"):
-        open_store("s3://bucket/x.txt", backend=Text("bytes"))
+    with pytest.raises(ConfigError, match=r"`remote` must be left out for a local path"):
+        open_store(tmp_path / "b.txt", backend=Text("bytes"), remote="cache")
     with pytest.raises(ConfigError, match=r"`location` must be a folder on this machine, but is a"):
         tokenize(tmp_path / "b.txt", "s3://bucket/x", tokenizer="bytes")
     write(tmp_path / "empty.txt", "")

@@ -1,6 +1,7 @@
 """The folder of the file cache: its marker, its entries, and eviction.
 
-It is a subfolder of its own in ``Remote(cache_dir=...)``. Only files with names that the cache made
+It is a subfolder of its own in ``Remote(cache_dir=...)``, with a second one for copies of files
+that are read by their names (``local_copies``). Only files with names that the cache made
 are counted and removed, and a folder of that name that holds other files is refused. The folder may
 be removed at any time: its files are then downloaded again.
 """
@@ -11,6 +12,7 @@ import errno
 import logging
 import os
 import re
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -29,6 +31,8 @@ _MARKER_TEXT = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# Remote files that seqdata keeps on this machine. The folder may be removed at any time.\n"
 )
+COPIES = "seqdata-copies"
+"""Name of the folder of copies, next to that of the cache."""
 _LOCK_FILE = ".lock"
 _CACHE_FILE_NAMES = re.compile(r"(u?[0-9a-f]{64}(\.[0-9]+-[0-9]+)?(\.part)?|\.seqdata-.+)")
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -45,11 +49,13 @@ class CacheEntry:
         path: Its path.
         size: Its bytes.
         last_used: Time of its last use, in nanoseconds.
+        is_copied: Whether it has a second name in a folder of copies, which keeps its bytes.
     """
 
     path: Path
     size: int
     last_used: int
+    is_copied: bool = False
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -84,18 +90,27 @@ def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
             with suppress(FileNotFoundError):  # renamed or removed in the meantime
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    found.append(CacheEntry(Path(entry.path), status.st_size, status.st_mtime_ns))
+                    size, used = status.st_size, status.st_mtime_ns
+                    found.append(CacheEntry(Path(entry.path), size, used, status.st_nlink > 1))
     return sorted(found, key=lambda entry: entry.last_used)
 
 
 def evict(folder: Path, needed: int, exclude: Path) -> int:
     """Remove unlocked files until ``needed`` bytes are freed; return the number of bytes freed.
 
-    Partial files go first, then the least recently used ones.
+    Partial files go first, then the least recently used ones, then those of copies that nobody
+    reads.
     """
+    freed = _evict_files(folder, needed, exclude)
+    while freed < needed and remove_unused_copies(folder.parent / COPIES):
+        freed += _evict_files(folder, needed - freed, exclude)
+    return freed
+
+
+def _evict_files(folder: Path, needed: int, exclude: Path) -> int:
     freed = 0
     for entry in sorted(
-        list_entries(folder, exclude),
+        (each for each in list_entries(folder, exclude) if not each.is_copied),
         key=lambda entry: not entry.path.name.endswith(PARTIAL_SUFFIX),
     ):
         if freed >= needed:
@@ -111,6 +126,69 @@ def evict(folder: Path, needed: int, exclude: Path) -> int:
         finally:
             os.close(descriptor)
     return freed
+
+
+class CopiesLock:
+    """A shared lock on a folder of copies, which is not removed as long as this object exists.
+
+    Args:
+        descriptor: The open and locked file; closed with this object.
+    """
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def lock_copies(folder: Path, *, create: bool = False) -> CopiesLock | None:
+    """Return a lock on a folder of copies, and record its use; None if it is not there.
+
+    Raises:
+        CacheError: If the file system has no locks.
+    """
+    path = folder / _LOCK_FILE
+    descriptor = open_cache_file(path, create=create)
+    if descriptor is None:
+        return None
+    held = CopiesLock(descriptor)
+    if not (try_lock(descriptor, path, shared=True) and is_still_at(descriptor, path)):
+        return None  # it is being removed
+    os.utime(descriptor)
+    return held
+
+
+def remove_unused_copies(parent: Path, exclude: Path | None = None, depth: int = 2) -> bool:
+    """Remove the least recently used folder of copies that nobody reads; return whether one was.
+
+    Args:
+        parent: The folder of all copies, or that of the versions of one location.
+        exclude: A folder that stays.
+        depth: Number of folders from the parent to one of copies.
+    """
+    found = []
+    for path in parent.glob(f"{'*/' * depth}{_LOCK_FILE}"):
+        with suppress(FileNotFoundError):  # another process removes it
+            found.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(found):
+        if path.parent == exclude:
+            continue
+        descriptor = open_cache_file(path)
+        if descriptor is None:
+            continue
+        try:
+            if try_lock(descriptor, path) and is_still_at(descriptor, path):
+                gone = path.parent.with_name(f".gone-{os.getpid()}-{time.monotonic_ns()}")
+                os.rename(path.parent, gone)
+                shutil.rmtree(gone, ignore_errors=True)
+                _LOG.info("%s: removed from the cache", path.parent)
+                return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def open_cache_file(path: Path, *, create: bool = False) -> int | None:

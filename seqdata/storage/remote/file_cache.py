@@ -227,14 +227,18 @@ class FileCache:
             ) from None  # fmt: skip
 
     def acquire_if_room(
-        self, request: CacheRequest, location: DataLocation | None = None, release: ReleaseFn = None
+        self,
+        request: CacheRequest,
+        location: DataLocation | None = None,
+        release: ReleaseFn = None,
+        timeout: float = 0.0,
     ) -> CachedFile:
-        """Return a file like ``acquire``, without waiting for room.
+        """Return a file like ``acquire``, without waiting for room, or for some seconds only.
 
         Raises:
             CacheFullError: If there is none.
         """
-        return self._acquire(request, location, release, 0.0)
+        return self._acquire(request, location, release, timeout)
 
     def read_bytes(self, request: CacheRequest, location: DataLocation) -> Any:
         """Return the bytes of a small file; without the cache if there is no room for it.

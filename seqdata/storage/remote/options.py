@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seqdata.errors import ConfigError, must_be
+from seqdata.storage.remote.cache_folder import COPIES
 
 MODES = ("cache", "ranges")
 CACHE_BYTES = 64 << 30
@@ -99,6 +100,11 @@ class Remote:
     def folder(self) -> Path:
         """The folder of the cache."""
         return self._base / "seqdata-shards"
+
+    @property
+    def copies(self) -> Path:
+        """The folder of copies of tables and texts, which share their bytes with the cache."""
+        return self._base / COPIES
 
     @property
     def writing(self) -> Path:

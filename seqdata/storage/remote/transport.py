@@ -220,7 +220,8 @@ class FsspecFiles:
         if self._scheme in WEB:
             raise location.make_error(
                 MissingShardError,
-                "must be a folder that can be listed, but web servers list none. Name its files",
+                "must be the URL of a file, but is not, and a web server lists no folder. Name the "
+                "files by braces: 'https://host/part-{000..017}.parquet'",
             )
 
         def call(seconds: float) -> dict[str, ListedFile]:

@@ -25,15 +25,23 @@ class ProgressBar:
         rich_progress: The rich progress that draws it.
         description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
+        unit: What is counted in place of sequences.
     """
 
     __slots__ = (
         "_description", "_rich_progress", "_start_done", "_start_sequences", "_start_time", "_task",
-        "_total",
+        "_total", "_unit",
     )  # fmt: skip
 
-    def __init__(self, rich_progress: Progress, description: str, total: float | None) -> None:
+    def __init__(
+        self,
+        rich_progress: Progress,
+        description: str,
+        total: float | None,
+        unit: str = "sequences",
+    ) -> None:
         self._rich_progress = rich_progress
+        self._unit = unit
         self._description = description
         self._total = total
         self._task = rich_progress.add_task(description, total=total, text="")
@@ -72,12 +80,16 @@ class ProgressBar:
         seconds_left = None
         if self._total is not None and advanced > 0 and done < self._total:
             seconds_left = (self._total - done) * seconds / advanced
-        text = format_progress(sequences, size, rate, seconds_left)
+        text = format_progress(sequences, size, rate, seconds_left, self._unit)
         self._rich_progress.update(self._task, completed=done, text=text)
 
 
 def format_progress(
-    sequences: int, size: int | None, rate: float, seconds_left: float | None
+    sequences: int,
+    size: int | None,
+    rate: float,
+    seconds_left: float | None,
+    unit: str = "sequences",
 ) -> str:
     """Return a line of counts.
 
@@ -86,6 +98,7 @@ def format_progress(
         size: Size of them in bytes; None if it is not shown.
         rate: Sequences per second.
         seconds_left: None if they are not known.
+        unit: What is counted in place of sequences.
 
     Examples:
         >>> format_progress(1200, 345_000, 800.4, 75.0)
@@ -94,7 +107,7 @@ def format_progress(
     from rich.filesize import decimal
 
     size_text = "" if size is None else f", {decimal(size)}"
-    text = f"{sequences:,} sequences{size_text}, {rate:,.0f} per second"
+    text = f"{sequences:,} {unit}{size_text}, {rate:,.0f} per second"
     if seconds_left is None:
         return text
     minutes, seconds = divmod(round(seconds_left), 60)
@@ -102,24 +115,30 @@ def format_progress(
 
 
 @contextmanager
-def show_progress_bar(description: str, total: float | None) -> Iterator[ProgressBar]:
+def show_progress_bar(
+    description: str, total: float | None, unit: str = "sequences"
+) -> Iterator[ProgressBar]:
     """Show a bar on standard error.
 
     Args:
         description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
+        unit: What is counted in place of sequences.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=Console(stderr=True)) as rich_progress:
-        yield ProgressBar(rich_progress, description, total)
+        yield ProgressBar(rich_progress, description, total, unit)
 
 
 @contextmanager
 def progress_bar(
-    progress: bool | ProgressFn | None, description: str, total: int | None
+    progress: bool | ProgressFn | None,
+    description: str,
+    total: int | None,
+    unit: str = "sequences",
 ) -> Iterator[ProgressBar | None]:
     """Yield a bar if one is asked for, or if nothing is said and standard error is a terminal.
 
@@ -127,10 +146,11 @@ def progress_bar(
         progress: The user's argument; a function gets no bar.
         description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
+        unit: What is counted in place of sequences.
     """
     is_wanted = sys.stderr.isatty() if progress is None else progress is True
     if not is_wanted:
         yield None
         return
-    with show_progress_bar(description, total) as bar:
+    with show_progress_bar(description, total, unit) as bar:
         yield bar
