@@ -22,7 +22,7 @@ from seqdata.storage.compressed_files import (
 from seqdata.storage.find_files import find_files, warn_left_out
 from seqdata.storage.foreign.file_discovery import find_tables
 from seqdata.storage.indexed.shards import cache_folder
-from seqdata.storage.remote.local_copies import LocalCopies, fetch_copies
+from seqdata.storage.local_copies import LocalCopies, fetch_copies
 from seqdata.storage.remote.remote_tree import RemoteTree
 
 __all__ = [

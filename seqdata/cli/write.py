@@ -44,8 +44,8 @@ from seqdata.storage.compressed_files import strip_compression
 from seqdata.storage.fields import ID_FIELD
 from seqdata.storage.find_files import iter_names, warn_left_out
 from seqdata.storage.foreign.file_discovery import has_table_suffix
+from seqdata.storage.local_copies import LocalCopies
 from seqdata.storage.local_files import is_remote, local_path
-from seqdata.storage.remote.local_copies import LocalCopies
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.progress import FIRST_STEP, SECOND_STEP, ProgressBar, progress_bar

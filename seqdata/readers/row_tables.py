@@ -46,10 +46,10 @@ from seqdata.storage.foreign.table_file import (
     unify_list_types,
 )
 from seqdata.storage.inputs import Axes, check_unique_names, to_arrow_table
+from seqdata.storage.local_copies import LocalCopies, list_files
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.logical_values import EncodedColumn
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.remote.local_copies import LocalCopies, list_files
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.writing.table_files import TABLE_KINDS
@@ -164,7 +164,7 @@ def _check(location: str | os.PathLike[str], files: Sequence[SourceFile]) -> str
 
 def show_locations(locations: Sequence[str | os.PathLike[str]]) -> str:
     """Return locations for messages, without secrets."""
-    names = map(os.fspath, locations)
+    names = [os.fspath(each) for each in locations]
     return ", ".join(redact_url(name) if is_remote(name) else str(name) for name in names)
 
 

@@ -24,8 +24,8 @@ from seqdata.storage.find_files import (
     names_several,
 )
 from seqdata.storage.foreign.file_discovery import has_table_suffix, is_data_file
+from seqdata.storage.local_copies import LocalCopies, fetch_copies
 from seqdata.storage.local_files import is_remote
-from seqdata.storage.remote.local_copies import LocalCopies, fetch_copies
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.writing.table_files import find_table_kind

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqdata_arrays import Zarr
+from seqdata_arrays.zarr_folder import LocalFiles
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec
 
 from seqdata import Bucketed, Loader, Windows, open_store
@@ -138,13 +139,13 @@ def test_only_the_chunks_asked_for_are_read(tmp_path, monkeypatch):
     path = write_zarr(tmp_path / "x.zarr", [{"id": "a", "x": np.arange(200)}], chunk=10)
     store = open_store(path, backend=Zarr())
     read = []
-    own = type(store.base._source.arrays[0]).read_chunk
+    own = LocalFiles.read
     monkeypatch.setattr(
-        "seqdata_arrays.zarr_array.ZarrArray.read_chunk",
-        lambda self, number: (read.append(number), own(self, number))[1],
+        LocalFiles, "read", lambda self, pieces: (read.extend(pieces), own(self, pieces))[1]
     )
     store.base.read(np.array([[0, 35, 52]]), ["x"])
-    assert (read, store.base.decoded_chunks) == ([3, 4, 5], 3)
+    names = [each.path.rpartition("/")[2] for each in read]
+    assert (names, store.base.decoded_chunks) == (["3", "4", "5"], 3)
 
 
 def test_workers_read_what_one_process_reads(tmp_path, rows):
@@ -252,7 +253,7 @@ def test_an_array_of_no_numbers_is_refused(tmp_path):
     ("location", "options", "message"),
     [
         ("nothing.zarr", {}, r"must be a Zarr folder, or hold some \(`\*\.zarr`\)"),
-        ("s3://bucket/x.zarr", {}, "must be a folder on this machine, but is a URL"),
+        ("x.zarr", {"remote": "ranges"}, "`remote` must be left out for a path, but is given"),
         ("x.zarr", {"verify": "always"}, "`verify` must be None or 'off', but is 'always'"),
     ],
 )

@@ -9,10 +9,10 @@ import pytest
 
 from seqdata import CacheError, ConfigError, DataError, MissingShardError, Remote
 from seqdata.errors import FingerprintMismatch, UnsafeContentError
+from seqdata.storage import local_copies
 from seqdata.storage.find_files import find_files
-from seqdata.storage.remote import local_copies
+from seqdata.storage.local_copies import fetch_copies, list_files
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
-from seqdata.storage.remote.local_copies import fetch_copies, list_files
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata_testing.faults.network import folder_of, served
 
