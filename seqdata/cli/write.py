@@ -385,7 +385,7 @@ def _read_source(
     options: ReadOptions,
     write_to: partial[SequenceStore],
 ) -> Store:
-    """Write the sequences of files that are no store; those at a URL are copied here first."""
+    """Write the sequences of files of other formats; files at a URL are copied first."""
     copies = _fetch(source, input_format, options)
     with nullcontext() if copies is None else copies.explain():
         files, found = find_source(source if copies is None else copies.path, skip=out)

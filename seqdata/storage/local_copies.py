@@ -218,7 +218,7 @@ class _Skeleton:
 
     @property
     def path(self) -> str:
-        """What local readers are given."""
+        """Location of the copies for local readers."""
         return JOINED.join(str(self.root / path) for path in self.paths)
 
     def choose(self, choose: Choose) -> list[str]:
@@ -300,7 +300,7 @@ def _list_tree(files: RemoteFiles) -> list[str]:
     if not found:
         raise DataLocation(dataset=files.location).make_error(
             MissingShardError,
-            "must hold at least one file, but is empty or not there. Check the URL",
+            "is not there. Check the URL",
         )
     return found
 
@@ -443,7 +443,7 @@ def _link(cache: FileCache, request: CacheRequest, skeleton: _Skeleton, path: st
 def _make_full_error(skeleton: _Skeleton, path: str, size: int, what: str) -> CacheError:
     return skeleton.locate(path).make_error(
         CacheError,
-        f"has {size} bytes, and the cache, {skeleton.remote.folder}, must have room for {what}. "
+        f"has {size} bytes, and the cache must have room for {what}: {skeleton.remote.folder}. "
         "Raise Remote(cache_bytes=...), pass Remote(cache_dir=...) on a larger disk, or name fewer "
         "files",
         needed=size,

@@ -152,8 +152,8 @@ def test_an_object_that_is_replaced_while_files_are_fetched_is_named(
 def test_a_cache_without_room_names_the_file_its_size_and_what_to_do(url, server, tmp_path):
     small = server.remote(tmp_path / "small", cache_bytes=250, stall_seconds=0.2)
     text = (
-        r'"b\.txt"\): has 200 bytes, and the cache, .*seqdata-shards, must have room for all 6 '
-        r"files at once, 309 bytes, but holds 250\. Raise Remote\(cache_bytes=\.\.\.\), pass"
+        r'"b\.txt"\): has 200 bytes, and the cache must have room for all 6 '
+        r"files at once, 309 bytes, but holds 250: .*seqdata-shards\. Raise Remote\(cache_bytes=\.\.\.\), pass"
     )
     with pytest.raises(CacheError, match=text) as caught:
         fetch_copies(url, small, texts)

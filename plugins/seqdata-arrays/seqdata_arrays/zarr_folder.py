@@ -37,7 +37,7 @@ class ZarrFolder(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, or its path below the location."""
+        """Name of the folder, or its path below the location."""
         ...
 
     def read_document(self, path: str) -> Any:

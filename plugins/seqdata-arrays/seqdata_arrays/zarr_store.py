@@ -358,7 +358,7 @@ class _ZarrChunks:
 
     def _make_damage_error(self, wanted: _Wanted, error: ValueError) -> DataError:
         place = DataLocation(dataset=self.location, file=wanted.path)
-        return place.make_error(CorruptShardError, f"{error}. Restore it")
+        return place.make_error(CorruptShardError, f"{str(error).rstrip('.')}. Restore it")
 
     @contextmanager
     def _name_chunk(self, wanted: Sequence[_Wanted]) -> Iterator[None]:

@@ -27,7 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.errors import CacheError, ConfigError, DataError, RemoteReadError, SeqDataError
+from seqdata.errors import (
+    CacheError,
+    ConfigError,
+    DataError,
+    FingerprintMismatch,
+    RemoteReadError,
+    SeqDataError,
+)
 from seqdata.loading.fetcher import Fetcher, WorkerFetcher
 from seqdata.loading.workers import messages as slots
 from seqdata.loading.workers.forkserver import STACK_SIGNAL, end_with_parent, ignore_signals
@@ -199,9 +206,10 @@ def _make_unpickle_error(error: Exception) -> SeqDataError:
     """Return the error about content that cannot be unpickled here, such as a notebook's function.
 
     It is not a ``DataError`` if data was damaged after the training process opened it, since
-    ``on_error`` must not skip it. Errors of a server or of the cache stay as they are.
+    ``on_error`` must not skip it. Errors of a server, of the cache and about changed data stay as they
+    are.
     """
-    if isinstance(error, RemoteReadError | CacheError):
+    if isinstance(error, RemoteReadError | CacheError | FingerprintMismatch):
         return error
     if isinstance(error, DataError):
         config_error = ConfigError(
