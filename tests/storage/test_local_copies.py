@@ -153,7 +153,8 @@ def test_a_cache_without_room_names_the_file_its_size_and_what_to_do(url, server
     small = server.remote(tmp_path / "small", cache_bytes=250, stall_seconds=0.2)
     text = (
         r'"b\.txt"\): has 200 bytes, and the cache must have room for all 6 '
-        r"files at once, 309 bytes, but holds 250: .*seqdata-shards\. Raise Remote\(cache_bytes=\.\.\.\), pass"
+        r"files at once, 309 bytes, but holds 250: .*seqdata-shards\. "
+        r"Raise Remote\(cache_bytes=\.\.\.\), pass"
     )
     with pytest.raises(CacheError, match=text) as caught:
         fetch_copies(url, small, texts)
