@@ -201,9 +201,7 @@ def test_a_damaged_index_of_a_shard_is_refused(tmp_path):
     content = bytearray(shard.read_bytes())
     content[-20] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(
-        DataError, match=r"cannot be read: .*index is damaged: .*[^.]\. Restore it"
-    ):
+    with pytest.raises(DataError, match=r"cannot be read: .*index is damaged: .*[^.]\. Restore it"):
         open_store(path, backend=Zarr())[0]
 
 
