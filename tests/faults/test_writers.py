@@ -229,6 +229,7 @@ KNOWN = {
     "storage/arrow/shard_file.py: add": "of a staging folder",
     "storage/arrow/shard_file.py: _widen": "of a staging folder",
     "storage/integrity/checksums.py: write_checksums": "of a staging folder",
+    "storage/local_copies.py: _write_placeholder": "into a temporary folder",
     "storage/writing/staging_dir.py: _open_lock_file": "a lock",
     "storage/indexed/index_folder.py: replace": "into a temporary folder",
     "storage/remote/upload.py: _upload_lock": "a lock",

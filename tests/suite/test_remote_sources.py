@@ -30,7 +30,7 @@ def server():
 @pytest.fixture(autouse=True)
 def home(server, tmp_path, monkeypatch):
     """The server is found, and the cache is, without options."""
-    for name, value in server.environment.items():
+    for name, value in server.enter_environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "own"))

@@ -182,9 +182,7 @@ def test_data_modules_and_commands_open_a_url(s3, tmp_path, rows, monkeypatch):
     url = f"{s3.upload(tmp_path / 'data')}/x.zarr"
     for name, value in (
         ("HOME", str(tmp_path)),
-        ("AWS_ENDPOINT_URL", s3.storage_options["endpoint_url"]),
-        ("AWS_ACCESS_KEY_ID", "testing"),
-        ("AWS_SECRET_ACCESS_KEY", "testing"),
+        *s3.enter_environment().items(),
     ):
         monkeypatch.setenv(name, value)
     data = LongSequenceDataModule(url, fields=["frames"], chunk=16, split={"train": 1.0})

@@ -8,7 +8,7 @@ from frames_samples import alike, sales, shuffle, write
 from seqdata_frames import Frames
 
 from seqdata import Loader, MissingShardError, PluginHost, Windows, open_store
-from seqdata.errors import CacheError, FingerprintMismatch
+from seqdata.errors import CacheError, ConfigError
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
@@ -153,7 +153,7 @@ def test_a_file_that_was_replaced_is_noticed_by_workers(method, url, remote, fol
     content = (folder / "new.parquet").read_bytes()
     server.filesystem.pipe_file(f"{url}/hive/day=1/0.parquet", content)
     loader = Loader(there, Windows(2, batch_size=2), num_workers=1, start_method=method)
-    with pytest.raises(FingerprintMismatch, match=f"{url}/hive: must be the table that was opened"):
+    with pytest.raises(ConfigError, match=f"{url}/hive: must be the table that was opened"):
         list(loader)
     assert len(there[0]["load"]) == 5  # here the copies of the old version are still read
 

@@ -40,9 +40,14 @@ class S3Server:
         """Options of fsspec's file system."""
         return {**_KEYS, "endpoint_url": f"http://{self.host}:{self.port}"}
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables by which the server is found without options."""
+    def enter_environment(self) -> dict[str, str]:
+        """Return variables by which the server is found without options; forget other servers.
+
+        fsspec keeps the file system that was made without options, whose server may have ended.
+        """
+        import fsspec
+
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         keys = dict(zip(names, _KEYS.values(), strict=True))
         return {**keys, "AWS_ENDPOINT_URL": f"http://{self.host}:{self.port}"}

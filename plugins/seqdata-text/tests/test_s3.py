@@ -115,7 +115,7 @@ def test_errors_name_the_files_of_the_bucket(url, remote, server):
 
 
 def test_the_command_tokenizes_a_corpus_of_a_bucket(url, folder, server, tmp_path, monkeypatch):
-    for name, value in {**server.environment, "HOME": str(tmp_path / "home")}.items():
+    for name, value in {**server.enter_environment(), "HOME": str(tmp_path / "home")}.items():
         monkeypatch.setenv(name, value)
     for source, out in ((url, "there"), (folder, "here")):
         options = ["--tokenizer", "bytes", "--num-workers", "0"]

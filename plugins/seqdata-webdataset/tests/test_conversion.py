@@ -127,4 +127,4 @@ def test_the_command_reads_and_writes_urls(place, monkeypatch, tmp_path):
     assert content_of(open_store(steps[-1][1])) == content_of(open_store(place("here", "a")))
     done = CliRunner().invoke(app, ["write", place("elsewhere", "x.csv"), place("here", "y")])
     assert done.exit_code != 0
-    assert "must be a store, tar shards with an index" in done.output
+    assert "x.csv: is not there. Check the URL" in done.output

@@ -42,6 +42,7 @@ def options(s3, tmp_path, endpoint=None, **more):
 def test_the_command_makes_it_in_processes_and_keeps_it_beside_the_shards(
     s3, bucket, tmp_path, monkeypatch, sequences
 ):
+    type(s3[0]).clear_instance_cache()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3[1]["endpoint_url"])
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3[1]["key"])

@@ -31,7 +31,6 @@ from seqdata.errors import (
     CacheError,
     ConfigError,
     DataError,
-    FingerprintMismatch,
     RemoteReadError,
     SeqDataError,
 )
@@ -206,10 +205,9 @@ def _make_unpickle_error(error: Exception) -> SeqDataError:
     """Return the error about content that cannot be unpickled here, such as a notebook's function.
 
     It is not a ``DataError`` if data was damaged after the training process opened it, since
-    ``on_error`` must not skip it. Errors of a server or of the cache, and about changed data,
-    stay as they are.
+    ``on_error`` must not skip it. Errors of a server or of the cache stay as they are.
     """
-    if isinstance(error, RemoteReadError | CacheError | FingerprintMismatch):
+    if isinstance(error, RemoteReadError | CacheError):
         return error
     if isinstance(error, DataError):
         config_error = ConfigError(
