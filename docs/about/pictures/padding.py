@@ -1,4 +1,4 @@
-"""Draws the picture of the first page, from plans as they are made.
+"""Draws the picture of the first page: plans of the example data of the guide on bucketing.
 
     python docs/about/pictures/padding.py [FOLDER]
 
@@ -8,8 +8,8 @@ It goes into the folder of this file, or into FOLDER.
 import sys
 from pathlib import Path
 
-import numpy as np
 from seqdata import Bucketed, Fixed, SequenceIndex, TokenBudget
+from seqdata.datasets import make_documents
 
 WIDTH, HEIGHT, GAP = 250, 150, 20  # of a panel, and between panels
 REAL, PADDING, TEXT = (
@@ -67,10 +67,7 @@ def draw_panel(title, plan, left, longest):
 def main():
     """Write ``padding.svg``."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    lengths = np.minimum(
-        np.random.default_rng(0).lognormal(4, 0.8, 2_000).astype(int) + 1, 600
-    )
-    index = SequenceIndex.from_lengths(lengths)
+    index = SequenceIndex.from_lengths(make_documents(1_000).lengths)
     policies = {
         "Random batches": Fixed(32),
         "Bucketed(32)": Bucketed(32),
