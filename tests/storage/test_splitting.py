@@ -226,6 +226,17 @@ def test_a_split_is_the_same_for_every_kind_of_store(tmp_path, has_ids, monkeypa
             assert [numbers(part) for part in views.values()] == expected, (kind, by)
 
 
+@pytest.mark.parametrize("by", [None, "speaker", "raw", "level"])
+def test_a_view_in_another_order_is_split_by_the_values_of_its_sequences(tmp_path, by):
+    order = np.random.default_rng(0).permutation(120)[:90]
+    for kind, store in every_kind(tmp_path, 120, ids=True).items():
+        view = store.take(order) if isinstance(store, View) else View(store, order)
+        parts, found = (split(each, {"a": 0.5, "b": 0.5}, by=by, seed=5) for each in (store, view))
+        for name, part in parts.items():
+            expected = set(numbers(part)) & set(order.tolist())
+            assert set(numbers(found[name])) == expected, (kind, name)
+
+
 def test_a_number_splits_as_its_value_not_as_its_type():
     parts = {"a": 0.5, "b": 0.5}
 
