@@ -1,5 +1,6 @@
 """What a rank does in a test: one function per task, from plain values to plain values."""
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from seqdata.errors import DecodeError, SeqDataError
+from seqdata.index import SequenceIndex
 from seqdata.lightning import adapter
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.lightning.metrics import ExactMean
 from seqdata.lightning.ranks.collect import check_consistent
+from seqdata.plan import Plan
 from seqdata.policies.fixed import Bucketed
 from seqdata.sharing import World
 from seqdata.storage.memory import MemoryStore
@@ -82,8 +85,22 @@ def run_fit(spec: dict[str, Any]) -> dict[str, Any]:
 def data_in(spec: dict[str, Any]) -> SequenceDataModule:
     """Make the DataModule that a task is told of."""
     options = dict(spec.get("data", {}))
+    if options.pop("impure", False):
+        return data_of(batching=Impure(), **options)
     batch, lanes = options.pop("batch", 4), options.pop("lanes", 0)
     return data_of(batching=Lanes(lanes) if lanes else Bucketed(batch, balance_ranks=2), **options)
+
+
+class Impure:
+    """A policy that breaks the rule of policies: its plan depends on the process."""
+
+    axis = "time"
+
+    def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
+        return Bucketed(4).plan(index, seed=os.getpid(), epoch=epoch)
+
+    def num_batches(self, index: SequenceIndex) -> int:
+        return Bucketed(4).num_batches(index)
 
 
 @contextmanager

@@ -116,6 +116,13 @@ def test_ranks_at_other_places_are_told_so_on_every_rank(ranks, tmp_path):
     ] * 2
 
 
+def test_plans_that_differ_by_rank_are_told_so_before_the_first_step(ranks):
+    spec = {"trainer": {"max_epochs": 1}, "data": {"impure": True}}
+    told = ranks.play("fit", 2, spec)
+    assert told[0]["text"] == told[1]["text"]
+    assert told[0]["text"].startswith("ranks: `plan` is ")
+
+
 def test_an_error_on_one_rank_is_the_same_error_on_all(ranks, tmp_path):
     missing = {"data": {"val": str(tmp_path / "nowhere")}}
     told = ranks.play("fit", 2, {"trainer": {"max_epochs": 1}}, ranks={1: missing})
