@@ -219,6 +219,14 @@ def is_held(pool, member):
     return (pool._take_snapshot(member).sequence or 0) >= 20
 
 
+def has_stack(member):
+    """Return whether a worker has written its stack; ask again: one that starts ignores signals."""
+    if handles.read_stack(member.stacks):
+        return True
+    os.kill(member.pid, signal.SIGUSR1)  # writes its stack, and continues
+    return False
+
+
 def test_a_worker_killed_from_outside_says_what_it_had():
     with playing(held_up, num_workers=2) as mine:
         batches = iter(mine)
@@ -226,9 +234,7 @@ def test_a_worker_killed_from_outside_says_what_it_had():
         pool = mine._engine._worker_pools._busy[0]
         members = pool._workers
         os.kill(mine.worker_pids[1], signal.SIGTERM)  # ignored: the training process decides
-        for member in members:
-            os.kill(member.pid, signal.SIGUSR1)  # writes its stack, and goes on
-        assert until(lambda: all(handles.read_stack(member.stacks) for member in members))
+        assert until(lambda: all([has_stack(member) for member in members]))
         assert until(lambda: any(is_held(pool, member) for member in members))
         hit = next(member for member in members if is_held(pool, member))  # the other may have done
         os.kill(hit.pid, signal.SIGKILL)
