@@ -234,7 +234,7 @@ def test_a_worker_killed_from_outside_says_what_it_had():
         pool = mine._engine._worker_pools._busy[0]
         members = pool._workers
         os.kill(mine.worker_pids[1], signal.SIGTERM)  # ignored: the training process decides
-        assert until(lambda: all([has_stack(member) for member in members]))
+        assert until(lambda: all(has_stack(member) for member in members))
         assert until(lambda: any(is_held(pool, member) for member in members))
         hit = next(member for member in members if is_held(pool, member))  # the other may have done
         os.kill(hit.pid, signal.SIGKILL)
