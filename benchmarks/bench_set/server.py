@@ -89,10 +89,10 @@ class Server:
                 raise LeftOut(f"no answer within {patience:.0f} s")
             is_right, answer = self._pipe.recv()
         except (EOFError, OSError) as error:
-            self._restart()
+            self.restart()
             raise LeftOut(f"its process ended ({error!r})") from error
         except LeftOut:
-            self._restart()
+            self.restart()
             raise
         if not is_right:
             raise LeftOut(answer)
@@ -103,7 +103,13 @@ class Server:
         try:
             self.ask(Room.stop, key)
         except LeftOut:
-            self._restart()
+            self.restart()
+
+    def restart(self) -> None:
+        """Replace the process by a new one, which has nothing open."""
+        self._process.kill()
+        self._process.join(timeout=20)
+        self._start()
 
     def close(self) -> None:
         self._pipe.close()  # the process ends when it finds nobody at the other end
@@ -128,11 +134,6 @@ class Server:
             raise LeftOut(answer)
         self.peer: Peer = answer[0]
         self.versions: dict[str, str] = answer[1]
-
-    def _restart(self) -> None:
-        self._process.kill()
-        self._process.join(timeout=20)
-        self._start()
 
 
 def _serve(pipe: Connection, module: str) -> None:
