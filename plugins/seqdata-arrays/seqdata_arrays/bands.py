@@ -1,7 +1,7 @@
 """Decoded bands of chunked arrays, in a cache of bounded size, one of each process.
 
 Chunks are decoded by threads, and those that lanes will read next while the model computes; a
-worker process decodes in its own thread, since there are other workers. Reads: stored chunks.
+worker of a loader decodes in its own thread, since there are other workers. Reads: stored chunks.
 Makes: arrays.
 """
 
@@ -46,7 +46,8 @@ class BandCache:
         self._bytes = self._largest = 0
         self._ahead: dict[int, Future[Band]] = {}
         self._lock = threading.Lock()
-        is_worker = multiprocessing.parent_process() is not None
+        # workers are daemons; the ranks that a strategy starts are not
+        is_worker = multiprocessing.current_process().daemon
         threads = 1 if is_worker else min(_THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(threads, "chunks") if threads > 1 else None
         self.decoded = 0

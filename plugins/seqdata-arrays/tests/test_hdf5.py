@@ -2,9 +2,11 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import re
 import shutil
+import threading
 
 import fsspec
 import h5py
@@ -361,6 +363,26 @@ def test_what_lanes_read_next_is_decoded_ahead(tmp_path, monkeypatch):
     assert list(store._cache._ahead) == [2]
     (column,) = store.read(np.array([[0, 180, 240]]), ["x"]).values()
     assert column[0][:, 0].tolist() == list(range(360, 480, 2))
+
+
+def count_threads(store, answers):
+    """Read chunks, and answer with the number of threads that decode them."""
+    store.read(np.array([[0, 0, 300], [1, 0, 300]]), ["x"])
+    answers.put(sum(thread.name.startswith("chunks") for thread in threading.enumerate()))
+
+
+@pytest.mark.parametrize(("is_worker", "threads"), [(False, [1, 2]), (True, [0])])
+def test_a_rank_that_was_spawned_decodes_by_threads_and_a_worker_does_not(
+    tmp_path, monkeypatch, is_worker, threads
+):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # what is forked has it, too
+    store = base(open_store(long_file(tmp_path / "x.h5"), backend=HDF5()))
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    process = context.Process(target=count_threads, args=(store, answers), daemon=is_worker)
+    process.start()
+    assert answers.get() in threads
+    process.join()
 
 
 @pytest.mark.parametrize(
