@@ -36,8 +36,14 @@ def draw(answer: Answer, path: Path, settings: list[str], title: str) -> None:
 
 
 def draw_for_readme(answer: Answer, folder: Path, settings: list[str], title: str) -> None:
-    """Draw settings side by side, as ``readme-light.svg`` and ``readme-dark.svg``."""
-    rows = [_sort_rows(answer, setting) for setting in settings]
+    """Draw settings side by side, as ``readme-light.svg`` and ``readme-dark.svg``.
+
+    Of seqdata only the row with defaults is drawn.
+    """
+    rows = [
+        [row for row in _sort_rows(answer, setting) if not row.loader.startswith(f"{OURS},")]
+        for setting in settings
+    ]
     high = 0.18 * max(len(found) for found in rows) + 0.7
     for theme, colour in THEMES.items():
         with _style(colour) as pyplot:

@@ -119,9 +119,15 @@ README = ("short tokens, random, in process", "frames, random, in process")
 """Settings of "speed" that the README shows."""
 
 REASONS = {
+    "speed": "seqdata makes batches in a thread, so that they are ready when the model needs them. "
+    "A loop that does nothing else pays for the thread and gains nothing: see the rows of "
+    "`prefetch=0`.",
     "padding": "the failing set has about a dozen batches and the heaviest tail of the ten sets. "
     "seqdata adds noise to the lengths before it cuts batches. The noise costs most if a single "
     "long file determines the length of a batch. The cause was not investigated further.",
+    "remote": "a random batch needs values of all files, so seqdata fetches each file completely "
+    "before the first batch. That takes most of the time. The client and the server share two "
+    "cores.",
     "waiting": "if other programs use the cores, as the load averages show, the prefetch thread "
     "competes with the training step for a core. The cause was not investigated further.",
 }

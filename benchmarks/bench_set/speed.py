@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from peers.asking import Ask, Reading
 from samples import BATCH
 
 from bench_set.rows import OURS, Aim, Answer, Bench, mean_length
@@ -14,6 +15,7 @@ SETTINGS = (
     ("S", "random", 0), ("S", "bucketed", 0), ("M", "random", 0), ("M", "bucketed", 0),
     ("S", "random", 1), ("M", "random", 1),
 )  # fmt: skip
+UNTHREADED = "seqdata, prefetch=0"
 PLAIN, TUNED = "memmap DataLoader", "memmap DataLoader, tuned"
 LEAST = {"S": 10.0, "M": 1.8}  # times as fast as the plain one
 
@@ -29,6 +31,16 @@ def draw(room: Room, key: Any, seconds: float) -> float:
     return (time.perf_counter() - began) / count * 1e6
 
 
+def read_without_thread(ask: Ask) -> Reading:
+    """seqdata without the thread that makes batches while a model computes."""
+    from seqdata import Bucketed, Fixed, Loader
+
+    policy = Bucketed(BATCH) if ask.order == "bucketed" else Fixed(BATCH)
+    options = {"seed": ask.seed, "as_tuple": ["x", "lengths"], "prefetch": 0}
+    loader = Loader(str(ask.folder), policy, **options)
+    return Reading(loader, None, loader.shutdown)
+
+
 def measure(bench: Bench) -> Answer:
     """Draw from each loader in turn."""
     answer = Answer("µs per batch")
@@ -40,22 +52,26 @@ def measure(bench: Bench) -> Answer:
             if order not in server.peer.orders or (workers and module == "spdl_pipeline"):
                 continue
             ask = bench.ask_for(name, module, order=order, workers=workers)
-            try:
-                server.ask(Room.start, setting, ask)
-                server.ask(draw, setting, 0.2 if bench.quick else 1.0)  # maps what it reads
-                opened[module] = server
-            except LeftOut as error:
-                answer.left_out[f"{server.peer.title}: {setting}"] = str(error)
-        for _ in range(bench.rounds):
-            for module, server in list(opened.items()):
+            ways = {server.peer.title: None}
+            if module == "ours" and not workers:
+                ways[UNTHREADED] = read_without_thread
+            for title, way in ways.items():
                 try:
-                    taken = server.ask(draw, setting, 0.1 if bench.quick else 0.6)
-                    answer.row(setting, server.peer.title).values.append(taken)
+                    server.ask(Room.start, (setting, title), ask, way)
+                    server.ask(draw, (setting, title), 0.2 if bench.quick else 1.0)  # maps
+                    opened[title] = server
                 except LeftOut as error:
-                    answer.left_out[f"{server.peer.title}: {setting}"] = str(error)
-                    del opened[module]
-        for server in opened.values():
-            server.stop(setting)
+                    answer.left_out[f"{title}: {setting}"] = str(error)
+        for _ in range(bench.rounds):
+            for title, server in list(opened.items()):
+                try:
+                    taken = server.ask(draw, (setting, title), 0.1 if bench.quick else 0.6)
+                    answer.row(setting, title).values.append(taken)
+                except LeftOut as error:
+                    answer.left_out[f"{title}: {setting}"] = str(error)
+                    del opened[title]
+        for title, server in opened.items():
+            server.stop((setting, title))
     _compare(bench, answer)
     return answer
 
