@@ -1,4 +1,4 @@
-"""The plan of an epoch: a frozen table of which spans make which batch.
+"""Plan of an epoch: a frozen table of the spans of each batch.
 
 A plan is independent of ranks. Small plans hold their arrays; large ones are made block by block,
 when a batch is asked for.
@@ -51,7 +51,7 @@ class PlanOrigin:
 
 @dataclass(frozen=True, init=False, eq=False, repr=False, slots=True)
 class Plan:
-    """The batches of one epoch.
+    """Batches of one epoch.
 
     Args:
         spans: int64 (n, 3): sequence, start, stop in timesteps of the planned axis.
