@@ -20,7 +20,7 @@ class Forecaster(L.LightningModule):
     Args:
         features: Number of features F of a timestep. All features are read and forecast, and should
             be scaled before.
-        horizon: Number of timesteps to forecast; the ``horizon`` of the policy.
+        horizon: Number of timesteps to forecast, equal to the ``horizon`` of the policy.
         hidden: Size of the hidden state of both LSTMs.
         layers: Number of stacked layers of both LSTMs.
         teacher_forcing: Whether training forecasts each timestep from the true previous timestep,
@@ -138,7 +138,7 @@ class Forecaster(L.LightningModule):
         }
 
     def window_errors(self, batch: SequenceBatch) -> Tensor:
-        """Return the mean squared error of the forecast of each window, without its weight.
+        """Return the unweighted mean squared error of the forecast of each window.
 
         Returns:
             (B,) float.

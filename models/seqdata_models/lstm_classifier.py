@@ -139,7 +139,7 @@ class LSTMClassifier(L.LightningModule):
         return {"ids": batch.ids[counted.cpu()], "logits": self(batch)[counted]}
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the cross entropy of each row in nats, (B,) float, without its weight."""
+        """Return the unweighted cross entropy of each row in nats, (B,) float."""
         return F.cross_entropy(logits, batch[self.y].long(), reduction="none")
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

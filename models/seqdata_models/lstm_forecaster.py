@@ -169,7 +169,7 @@ class LSTMForecaster(L.LightningModule):
         return {name: forecast[..., at] for at, name in enumerate(self.target)}
 
     def window_errors(self, batch: SequenceBatch) -> Tensor:
-        """Return the mean squared error of the forecast of each window, without its weight.
+        """Return the unweighted mean squared error of the forecast of each window.
 
         Returns:
             (B,) float, the mean over the observed values of all targets; 0 if none is observed.

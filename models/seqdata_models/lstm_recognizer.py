@@ -118,7 +118,7 @@ class LSTMRecognizer(L.LightningModule):
         return self._decode(batch["decoder_input_ids"], memory, batch, state)[0]
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the mean negative log-likelihood of each row's text, without its weight.
+        """Return the unweighted mean negative log-likelihood of the text of each row.
 
         Returns:
             (B,) float, in nats per id, including the id that ends the text.

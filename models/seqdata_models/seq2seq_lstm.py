@@ -111,7 +111,7 @@ class Seq2SeqLSTM(L.LightningModule):
         return torch.where(steps < lengths, F.pad(tokens, (0, 1)), self.end), steps <= lengths
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the mean negative log-likelihood of each row's target, without its weight.
+        """Return the unweighted mean negative log-likelihood of the target of each row.
 
         Returns:
             (B,) float, in nats per token, including the end token.

@@ -225,8 +225,8 @@ class SequenceBatch:
     def mask(self) -> Tensor:
         """Mask of real timesteps, including those of padding rows, on the device of the data.
 
-        bool (r, T), or bool (N,) with one entry per value in layouts without rows; False in a
-        horizon.
+        bool (r, T), or, in layouts without rows, bool (N,) with one entry per value. Timesteps of a
+        horizon are False.
         """
         return self._to_layout(self._timesteps() < self._as_column(self.lengths))
 
@@ -234,8 +234,8 @@ class SequenceBatch:
     def score(self) -> Tensor:
         """Mask of timesteps that losses and metrics count: real, of weight > 0, not burn-in.
 
-        bool (r, T), or bool (N,) with one entry per value in layouts without rows; False in a
-        horizon.
+        bool (r, T), or, in layouts without rows, bool (N,) with one entry per value. Timesteps of a
+        horizon are False.
         """
         timesteps = self._timesteps()
         scored = (timesteps < self._as_column(self.lengths)) & (self.weight > 0)[:, None]

@@ -92,8 +92,8 @@ class Loader:
         check_values: Whether to raise an error that names the sequence for a NaN or an infinity.
         collator: A collator or its name; None: padded. A function of one argument is used as a
             ``collate_fn``.
-        collate_fn: A torch ``collate_fn``, whose result for a list of samples is returned: for the
-            items of a Dataset, or of a list, with ``lengths``, as they are, whatever they hold.
+        collate_fn: A torch ``collate_fn``, whose result for a list of items is returned. The items
+            of a Dataset, or of a list with ``lengths``, may be of any type.
         padding: Value of padding, for all fields or by name, including the ``targets`` of a shift;
             None: the value of the collator, 0.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` if several

@@ -100,10 +100,10 @@ class Mix(BasePolicy):
             have sequences. Sequences of a part are drawn almost equally often (counts differ by at
             most one) and evenly over lengths. ``batch.part`` is a list. Epochs differ in their
             number of batches if that of the policy depends on lengths.
-        keep: Unit of batches of one part. With ``update``, batches of one part are grouped, as many
-            as a step has ranks or an update has batches, so that all ranks of a step have the same
-            part; on one rank, the part of each batch is chosen separately. With ``batch``, it is
-            chosen separately on any number of ranks.
+        keep: Number of batches for which the part is chosen together. ``update``: as many as a step
+            has ranks or an update has batches, so that all ranks of a step have the same part; on
+            one rank, the part of each batch is chosen separately. ``batch``: the part of each batch
+            is chosen separately, on any number of ranks.
         batches_per_update: Number of batches of such a group; None: that of the DataModule, or else
             ``balance_ranks``.
         shuffle: Whether to shuffle the parts. Otherwise each part is in the order of the data, with

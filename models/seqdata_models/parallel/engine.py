@@ -159,7 +159,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _reduce_gradients(self) -> None:
-        """Sum the gradients of all processes."""
+        """Combine the gradients of all processes, so that each has those of the whole update."""
 
     @abstractmethod
     def owner_of(self, parameter: nn.Parameter) -> int:
