@@ -73,44 +73,47 @@ def open_store(  # noqa: PLR0913
     axes: Mapping[str, Any] | None = None,
     rates: Clocks | None = None,
 ) -> SequenceStore:
-    """Open a dataset, without reading data that is not in memory.
+    """Open a dataset, without reading its data into memory (except tables with ``group``).
 
     Args:
-        location: A path or a URL: a folder that ``write_store`` wrote; an Arrow, Feather or Parquet
-            file that others wrote, or a folder of them; or anything that an installed plugin reads.
-            A list of these, or of stores, becomes one store. Or data in memory: a list of arrays or
-            dicts, a pandas, Polars or Arrow table, a torch Dataset with ``lengths``.
+        location: A path, a URL or data in memory. A path or URL is that of a folder from
+            ``write_store``, of an Arrow, Feather or Parquet file, of a folder of such files, or of
+            anything that an installed plugin reads. Data in memory is a list of arrays or dicts, a
+            pandas, Polars or Arrow table, or a torch Dataset with ``lengths``. A list of locations
+            or stores becomes one store.
         backend: Name of a backend, a ``FileFormat`` (``seqdata.backends``), or a function that
-            opens a location; None: found from the location.
-        verify: Time at which checksums of the data are compared: ``"first_read"``: once in a run,
-            shared by its worker processes; ``"always"``: at each read; ``"off"``: never. None:
+            opens a location; None: derived from the location.
+        verify: Frequency of the comparison of checksums. ``"first_read"``: once in a run, shared by
+            its worker processes. ``"always"``: at each read. ``"off"``: never. None:
             ``first_read`` if the store has checksums. Sizes, footers and the manifest are always
             checked.
-        schema: Types of fields, for backends that need them; for tar shards: extension -> type.
-        index: ``"build"``: build the index that a backend needs, if it is missing.
-        remote: Access to a URL: ``"cache"`` (None): shards as a whole, kept on this machine;
-            ``"ranges"``: only the bytes that a batch needs; or a ``Remote`` with more options.
-        host: The plugin host that finds names; None: the installed plugins.
-        lengths: Timesteps of each item of a torch Dataset, or a function that returns them.
-        id: Field whose values, strings or integers, name the sequences; it stays a field. None: the
-            field ``id`` of strings, if there is one. With ``group``, groups are named.
-        group: Column whose equal values make a sequence, of a table with a row per timestep; also
-            of the path or URL of one (CSV, JSON lines, Parquet, Arrow), which is read into memory;
-            with the package ``seqdata-frames`` by parts, sorted out of memory where it must be.
-        order: Column by which the rows of each group are sorted, such as the time; None: they must
-            be together, and no column of dates may go back within a group.
-        missing: Missing values of a table with ``group``: ``"nan"``, ``"drop"`` (their rows),
-            ``"error"``, or a number that takes their place. None: NaN in columns of floats, with a
-            warning; in others an error.
-        split: Which of the splits whose files are in a folder, such as ``"train"``: a saved
-            ``DatasetDict``, or files and folders named so. None: it holds those of one only.
-        axes: For data in memory: field -> axis; None: a value or vector per sequence. For any data:
-            field or axis -> ``Axis``, its sampling rate and the time of its first sample.
-        rates: Field or axis -> sampling rate, samples per second. Axes with rates are linked: a
-            window or chunk of one takes the same time of all of them.
+        schema: Types of fields, for backends that need them; for tar shards, extension -> type.
+        index: ``"build"`` builds the index that a backend needs, if it is missing.
+        remote: Access to a URL. ``"cache"`` downloads whole shards and keeps them on this machine.
+            ``"ranges"`` downloads only the bytes that a batch needs. A ``Remote`` has more options.
+            None: ``"cache"``.
+        host: Plugin host that finds names; None: the installed plugins.
+        lengths: Number of timesteps of each item of a torch Dataset, or a function that returns it.
+        id: Field whose values, strings or integers, name the sequences; it remains a field. None:
+            the field ``id``, if it exists and has strings. With ``group``, the values of the group
+            name the sequences.
+        group: Column that identifies the sequence of a row, for a table with a row per timestep.
+            The table may also be a path or URL (CSV, JSON lines, Parquet, Arrow), and is read into
+            memory. The package ``seqdata-frames`` reads it in parts, and sorts on disk if needed.
+        order: Column by which the rows of each group are sorted, such as the time. None: the rows
+            of a group must be adjacent, and no column of dates may decrease within a group.
+        missing: Treatment of missing values of a table with ``group``: ``"nan"``, ``"drop"`` (drop
+            their rows), ``"error"``, or a number that replaces them. None: NaN in columns of
+            floats, with a warning, and an error in other columns.
+        split: Name of a split, such as ``"train"``, in a folder with several: a saved
+            ``DatasetDict``, or files and folders with these names. None: the folder has one split.
+        axes: For data in memory, field -> axis, or None for a value or vector per sequence. For any
+            data, field or axis -> ``Axis`` (sampling rate and time of the first sample).
+        rates: Field or axis -> sampling rate in samples per second. Axes with rates are linked: a
+            window or chunk covers the same time on each of them.
 
     Raises:
-        ConfigError: If there is no such data, or an argument is invalid or does not fit the data.
+        ConfigError: If the data does not exist, or an argument is invalid or does not match it.
         PluginError: If the backend is not installed or broken.
         DataError: If the data is incomplete.
 
@@ -167,36 +170,40 @@ def write_store(  # noqa: PLR0913
     """Write sequences, completely or not at all, and open the result.
 
     Args:
-        location: A folder that is missing, empty, or was left by a stopped writer; or a URL.
-        sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, each field alike in all of them;
-            arrays, for the field ``x``; a table of pandas, Polars or Arrow; a store, view, path,
-            list of paths, torch Dataset; or functions that return such, *parts*, on the executor.
-        format: ``arrow``, or a backend that writes: ``webdataset``.
-        axes: Field -> its axis; None: a vector per sequence. Other arrays run along ``time``. Or
-            field or axis -> ``Axis``, as in ``open_store``.
-        rates: Field or axis -> sampling rate, as in ``open_store``; the store keeps them. None:
-            those of the sequences, if they are a store.
-        shard_bytes: Size at which a new file begins.
-        key: The ``str`` field that names a sequence, if any; "": numbers do, ids are a field.
-        executor: Executor that writes the shards; None: threads of seqdata. Bytes do not depend on
-            it. Unfinished shards are in memory: one with seqdata's threads, else up to 1 GiB.
+        location: Folder that is missing, empty or left by a stopped writer, or a URL.
+        sequences: Dicts of arrays, numbers, ``str`` or ``bytes``, with the same fields in all of
+            them; arrays, as the field ``x``; a pandas, Polars or Arrow table; a store, view, path,
+            list of paths or torch Dataset; or functions that return such data (*parts*) and run on
+            the executor.
+        format: ``arrow``, or a backend that can write, such as ``webdataset``.
+        axes: Field -> axis, or None for a vector per sequence. Other arrays run along ``time``.
+            Also field or axis -> ``Axis``, as in ``open_store``.
+        rates: Field or axis -> sampling rate, as in ``open_store``; the store keeps the rates.
+            None: the rates of ``sequences``, if this is a store.
+        shard_bytes: Size in bytes at which a new file begins.
+        key: Field of ``str`` that names the sequences, if it exists. With "", indices name the
+            sequences, and ids are an ordinary field.
+        executor: Executor that writes the shards; None: threads of seqdata. Files do not depend on
+            it. One unfinished shard is in memory, or, with an executor, up to 1 GiB of them.
         resume: Whether to continue after complete shards of a stopped writer; False removes them.
-        progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
-        overwrite: Whether an existing store is replaced, once the new one is complete.
-        remote: Access to a URL; None: as configured. The store is first written on this machine.
-        id: The field whose values name the sequences, as in ``open_store``; a generator takes
-            ``key``.
-        group: The column whose equal values make a sequence, as in ``open_store``.
-        order: The column by which rows are sorted, as in ``open_store``.
-        missing: The rule for missing values, as in ``open_store``.
+        progress: Whether to show a progress bar, or a function (sequences, bytes) that is called
+            with both counts; None: a bar if standard error is a terminal.
+        overwrite: Whether to replace an existing store, once the new one is complete.
+        remote: Access to a URL, as in ``open_store``; None: the defaults. The store is first
+            written on this machine.
+        id: Field whose values name the sequences, as in ``open_store``; for a generator, ``key``.
+        group: Column that identifies the sequence of a row, as in ``open_store``.
+        order: Column by which the rows of each group are sorted, as in ``open_store``.
+        missing: Treatment of missing values, as in ``open_store``.
         shuffle: Seed of a random order of writing; None: the given order. Ids do not change. Data
-            without random access, such as a generator, is copied to the disk first.
+            without random access, such as a generator, is first copied to disk.
 
     Raises:
         ConfigError: If an argument is invalid, there is no sequence, or the location is not empty.
-        DataError: If a sequence has other fields than the first or changed, or the disk is full.
+        DataError: If fields of a sequence differ from those of the first, if a sequence changed, or
+            if the disk is full.
         RemoteReadError: If a URL cannot be reached.
-        WorkerDiedError: If the executor broke.
+        WorkerDiedError: If the executor failed.
 
     Examples:
         >>> import tempfile
@@ -235,34 +242,37 @@ def split(  # noqa: PLR0913
 ) -> dict[str, View]:
     """Split sequences into parts by a hash of each id or of a field, or along time.
 
-    A sequence stays in its part when data is appended or reordered, and sequences with one value of
-    ``by`` stay together. Hashes of a string, and of the 8 bytes of a number, are equal everywhere.
-    Parts have *about* their fractions; with ``exact`` they have them up to rounding, and a few
-    sequences may change their part when data is appended.
+    A sequence stays in its part when data is appended or reordered, and sequences with equal values
+    of ``by`` stay together. Hashes of strings, and of the 8 bytes of numbers, are equal on every
+    machine. Parts have their fractions approximately. With ``exact``, they have them up to
+    rounding, but a few sequences may change their part when data is appended.
 
-    With ``along`` each sequence is cut at dates of a timestamp field, or at timesteps; each piece
-    keeps its id. A part has the timesteps in ``[start, stop)``.
+    With ``along``, each sequence is cut at dates of a timestamp field, or at timesteps, and each
+    piece keeps the id. A part has the timesteps in ``[start, stop)``.
 
     Args:
-        store: A store, a location, or other data that ``open_store`` takes.
-        parts: Name -> fraction of the sequences; they add up to 1. With ``along`` a fraction of
-            each sequence, or a range: ``"..2024-01-01"``, ``"100..200"``; along an axis "-24..".
-        seed: Another seed gives another split; not with ``along``.
-        by: A ``str`` field, or one number per sequence, such as ``"speaker"``; None: the id.
-        exact: Whether each part has its fraction, rounded; with ``by``, of the values of ``by``.
-        stratify: A field as ``by``, such as ``"label"``: every part has its fraction of each value,
-            as nearly as whole sequences allow. Implies ``exact``.
-        along: The field of timestamps, or the axis of timesteps, that each sequence is cut along.
-        context: Timesteps before its start that ``Windows`` of a part may read, never as targets.
-        unit: Unit of timestamps: ``s``, ``ms``, ``us`` or ``ns``; None: that of the first one.
+        store: A store, a location, or other data that ``open_store`` accepts.
+        parts: Name -> fraction of the sequences; fractions add up to 1. With ``along``, name ->
+            fraction of each sequence, or range, such as ``"..2024-01-01"`` or ``"100..200"``, or,
+            along an axis, ``"-24.."``.
+        seed: Seed of the hash; not with ``along``.
+        by: Field of ``str``, or of one number per sequence, such as ``"speaker"``; None: the id.
+        exact: Whether each part has its rounded fraction of the sequences, or, with ``by``, of the
+            values of ``by``.
+        stratify: Field as for ``by``, such as ``"label"``. Every part then has its fraction of each
+            value, as nearly as whole sequences allow. Implies ``exact``.
+        along: Field of timestamps, or axis, along which each sequence is cut.
+        context: Number of timesteps before its start that ``Windows`` of a part may read, but never
+            as targets.
+        unit: Unit of timestamps: ``s``, ``ms``, ``us`` or ``ns``; None: the unit of the first one.
         lengths: Lengths of the items of a torch Dataset.
 
     Returns:
-        Name -> view, in the store's order.
+        Name -> view, in the order of the store.
 
     Raises:
         ConfigError: If an argument is invalid, or a part is empty.
-        DataError: If timestamps of a sequence decrease; it names the sequence.
+        DataError: If timestamps of a sequence decrease; the message names the sequence.
 
     Examples:
         >>> rows = [{"x": [number], "y": number % 2} for number in range(10)]
@@ -293,19 +303,21 @@ def folds(
     """Return the pairs (training view, validation view) of a cross-validation.
 
     Every sequence is in exactly one validation view. Ids, or the values of ``by``, are ordered by
-    the hash of ``split`` and distributed one by one, so that folds differ by at most one of them.
+    the hash of ``split`` and distributed one by one, so that the sizes of folds differ by at most
+    one id or value.
 
     Args:
-        store: A store, a location, or other data that ``open_store`` takes.
+        store: A store, a location, or other data that ``open_store`` accepts.
         count: Number of folds, at least 2.
-        seed: Another seed gives other folds.
-        by: A ``str`` field, or one number per sequence, whose values stay together; None: the id.
-        stratify: A ``str`` field, or one number per sequence: the sequences of each value are
-            distributed evenly.
+        seed: Seed of the hash.
+        by: Field of ``str``, or of one number per sequence, whose equal values stay together; None:
+            the id.
+        stratify: Field of ``str``, or of one number per sequence, each of whose values is
+            distributed evenly over the folds.
         lengths: Lengths of the items of a torch Dataset.
 
     Returns:
-        A sequence of ``count`` pairs, each made when it is accessed.
+        A sequence of ``count`` pairs; each is created on access.
 
     Raises:
         ConfigError: If there are fewer sequences, or values of ``by``, than folds; a field does not
@@ -322,16 +334,16 @@ def folds(
 def concat(stores: Sequence[Any]) -> SequenceStore:
     """Return the sequences of several stores as one store, one after the other.
 
-    It is used like any store. A sequence keeps its id and its location in messages, so two stores
-    may have sequences of one id; ids that are only numbers are numbered consecutively.
+    A sequence keeps its id, and messages have its location, so several stores may have sequences
+    with the same id. Sequences without ids are numbered consecutively.
 
     Args:
-        stores: Stores, locations, or other data that ``open_store`` takes, all with the same
-            fields; use ``select`` and ``rename`` to make them equal.
+        stores: Stores, locations, or other data that ``open_store`` accepts, all with the same
+            fields; ``select`` and ``rename`` of a store make them equal.
 
     Raises:
-        ConfigError: If the list is empty, fields differ (both are shown), or the stores carry
-            different transforms.
+        ConfigError: If the list is empty, if fields differ (the message shows both), or if the
+            stores have different transforms.
 
     Examples:
         >>> store = concat([[[1, 2], [3]], [[4, 5, 6]]])

@@ -1,4 +1,4 @@
-"""The plugin host: from a name to the factory that some plugin registered under it.
+"""Plugin host: finds the factory that a plugin registered under a name.
 
 A host finds installed plugins by their metadata and imports one only when a name needs it; a broken
 plugin breaks only its own names. The core's own components come through the same hooks, from
@@ -76,7 +76,7 @@ class PluginInfo:
 
 
 class PluginHost:
-    """Finds the components that plugins registered, by kind and name.
+    """Host that finds the components of plugins by kind and name.
 
     Args:
         plugins: Modules or objects with functions marked by ``seqdata.hookimpl``, in addition to

@@ -80,18 +80,20 @@ class SequenceIndex:
     """Lengths of the sequences of a dataset, per axis.
 
     Args:
-        lengths_of: Axis -> integer array (sequences,), in timesteps; all of equal size.
-        keys: Returns the names of sequences by index; None: a sequence is named by its index.
-        digest: Fingerprint of the data, or a function that returns it; None: made from the lengths.
-        maps: Axis -> named changes from the stored lengths to the planned ones.
-        shifts: Axis -> timesteps that the last of these changes subtracts, for shifted targets.
-        bases: Indices -> indices in the data of a view; None without a view.
+        lengths_of: Axis -> integer array (sequences,), in timesteps, all of the same size.
+        keys: Function of indices that returns the names of sequences; None: their indices.
+        digest: Fingerprint of the data, or a function that returns it; None: computed from the
+            lengths.
+        maps: Axis -> named changes from stored lengths to planned lengths.
+        shifts: Axis -> number of timesteps that the last change subtracts, for shifted targets.
+        bases: Function of indices in a view that returns indices in the data; None without a view.
         parts: Name -> index of each part of the data, in order, for a mixture; empty for one store.
-        read_values: Name of a per-sequence field -> its values; None: only lengths are known.
+        read_values: Function of the name of a per-sequence field that returns its values; None:
+            only lengths are known.
 
     Raises:
-        ConfigError: If an array is not one-dimensional, not of integers, holds a negative length,
-            or the axes differ in their number of sequences.
+        ConfigError: If an array is not one-dimensional, has a dtype other than integers, or has a
+            negative length, or if the axes differ in their number of sequences.
 
     Examples:
         >>> from seqdata import SequenceIndex
@@ -125,7 +127,7 @@ class SequenceIndex:
     def from_lengths(
         cls, lengths: ArrayLike, *, axis: str = DEFAULT_AXIS, keys: Sequence[str] | None = None
     ) -> Self:
-        """Return an index of lengths alone, which is enough to plan with.
+        """Return an index of given lengths, which is sufficient for planning.
 
         Args:
             lengths: Integers (sequences,), in timesteps. A memory-mapped array stays mapped.
@@ -334,7 +336,7 @@ class SequenceIndex:
         return self.remember("copies", lambda: has_repeats(bases, len(self)))
 
     def find_copies(self, numbers: NDArray[np.int64]) -> Copies:
-        """Return the positions of these sequences that are of one sequence of the data.
+        """Return, for given sequences, the positions that refer to the same sequence of the data.
 
         Args:
             numbers: int64 (n,), indices of sequences.
@@ -361,7 +363,7 @@ class SequenceIndex:
     def remember(self, key: object, make: Callable[[], Value]) -> Value:
         """Return the result of ``make``, which is called once per index and ``key``.
 
-        It is called every time if ``key`` has no hash, such as a mutable policy of a user.
+        If ``key`` has no hash, such as a mutable policy, ``make`` is called every time.
         """
         try:
             hash(key)
@@ -376,7 +378,7 @@ class SequenceIndex:
     def fingerprint(self) -> str:
         """Digest of the data and of all changes of its lengths (32 hex digits).
 
-        It is made of the manifest's digest if there is one, else in one pass over the lengths.
+        It is derived from ``digest`` if given, or else computed in one pass over the lengths.
         """
         return self.remember("fingerprint", self._compute_fingerprint)
 

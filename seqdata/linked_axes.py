@@ -28,12 +28,13 @@ _RATE_EXAMPLE = "Write e.g. 500, 12.5 or '30000/1001'"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Axis:
-    """The clock of an axis: sample k is at ``offset + k / rate`` seconds.
+    """Clock of an axis: sample k is at ``offset + k / rate`` seconds.
 
-    Axes with a clock are linked: a window or chunk along one of them takes the same time of all.
+    Axes with a clock are linked: a window or chunk covers the same time on each of them.
 
     Args:
-        rate: Samples per second: a number, or a fraction as a string (``"30000/1001"``).
+        rate: Sampling rate in samples per second, a number, or a fraction as a string such as
+            ``"30000/1001"``.
         offset: Time of the first sample in seconds, equal in all sequences; may be negative.
 
     Raises:
@@ -91,7 +92,7 @@ def to_fraction(value: Any) -> Fraction | None:
 
 
 def round_half_up(value: Fraction) -> int:
-    """Return the nearest integer; of two, the larger."""
+    """Return the nearest integer, or the larger one of two equally near integers."""
     return (2 * value.numerator + value.denominator) // (2 * value.denominator)
 
 
@@ -103,7 +104,7 @@ def as_axis(value: Any, argument: str) -> Axis:
         argument: Name of the argument, for messages.
 
     Raises:
-        ConfigError: If it is none of these.
+        ConfigError: If the value is of another type, or a rate or offset is invalid.
     """
     if isinstance(value, Axis):
         return value

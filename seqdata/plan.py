@@ -1,7 +1,7 @@
-"""The plan of an epoch: a frozen table of which spans make which batch.
+"""Plan of an epoch: a frozen table of the spans of each batch.
 
-A plan is independent of ranks. Small plans hold their arrays; large ones are made block by block,
-when a batch is asked for.
+A plan is independent of ranks. Small plans store their arrays. Large plans are made block by block,
+when a batch is needed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanOrigin:
-    """Inputs that a plan was made from; used only for a fingerprint or a report.
+    """Inputs of a plan, which are read only for a fingerprint or a report.
 
     Attributes:
-        fingerprint: Returns the digest of the inputs.
-        report: Returns the report of the batches.
-        order: Order of the epoch in words; None: unknown, or that of the plan within.
+        fingerprint: Function that returns the digest of the inputs.
+        report: Function of the batches that returns their report.
+        order: Order of the epoch in words; None: unknown, or the order of the inner plan.
     """
 
     fingerprint: Callable[[], str]
@@ -51,21 +51,21 @@ class PlanOrigin:
 
 @dataclass(frozen=True, init=False, eq=False, repr=False, slots=True)
 class Plan:
-    """The batches of one epoch.
+    """Batches of one epoch.
 
     Args:
         spans: int64 (n, 3): sequence, start, stop in timesteps of the planned axis.
         rows: int64 (r+1,), row -> spans; None: each span is a row.
         offsets: int64 (batches+1,), batch -> rows.
-        lanes: Number of lanes, which are the rows of every batch, divided among all ranks; 0: a
-            batch belongs to one rank.
-        overlap: Timesteps at the head of a span that are context, not scored, when start > 0; with
-            ``carry`` at the head of a row, in every batch but the first.
+        lanes: Number of lanes, which are the rows of every batch; ranks divide the lanes among
+            them. 0: each batch belongs to one rank.
+        overlap: Number of timesteps at the beginning of a span that are context and not scored, if
+            start > 0. With ``carry``, at the beginning of a row, in every batch except the first.
         carry: Whether recurrent state is carried over the ends of sequences.
-        lookahead: Timesteps read past stop, for shifted targets.
+        lookahead: Number of timesteps to read after stop, for shifted targets.
 
     Raises:
-        PlanError: If the arrays do not fit together.
+        PlanError: If the arrays are inconsistent.
 
     Examples:
         >>> plan = Plan([[0, 0, 3], [1, 0, 2], [2, 0, 5]], offsets=[0, 2, 3])
@@ -105,7 +105,7 @@ class Plan:
         carry: bool = False,
         lookahead: int = 0,
     ) -> Plan:
-        """Return a plan whose batches are made when they are asked for.
+        """Return a plan that makes its batches on demand.
 
         Args:
             table: Table that makes the batches.
@@ -150,15 +150,15 @@ class Plan:
     def plot(self, ax: Any = None, *, kind: str | None = None, label: str = "") -> Any:
         """Draw the plan with matplotlib.
 
-        Many batches are added up, so that a plan of any size is a picture of at most 60 bars.
+        Consecutive batches of a large plan share a bar, so that the figure has at most 60 bars.
 
         Args:
-            ax: Axes to draw into; None: those of a new figure.
-            kind: ``batches``: real timesteps and padding of each batch, in the order of the epoch;
-                ``padding``: padding per batch, most padded first, to compare several plans in the
-                same axes; ``lengths``: histogram of the rows' timesteps; ``lanes``: what each lane
-                reads in the first 40 steps; ``parts``: the batches of each part of a mixture.
-                None: ``lanes`` of a plan with lanes, else ``batches``.
+            ax: Axes to draw into; None: axes of a new figure.
+            kind: ``batches``: real timesteps and padding of each batch, in the order of the epoch.
+                ``padding``: padding of each batch, most padded first, to compare several plans in
+                the same axes. ``lengths``: histogram of timesteps per row. ``lanes``: sequences of
+                each lane in the first 40 steps. ``parts``: batches of each part of a mixture. None:
+                ``lanes`` for a plan with lanes, else ``batches``.
             label: Name of the plan in the legend or the title.
 
         Returns:
@@ -175,25 +175,25 @@ class Plan:
         return draw(chart_plan(self, kind, label=label), ax)
 
     def batch(self, index: int) -> PlanBatch:
-        """Return one batch: its spans, and its rows from 0.
+        """Return one batch: its spans, and its rows counted from 0.
 
         Raises:
-            PlanError: If there is no such batch.
+            PlanError: If the batch does not exist.
         """
         if not 0 <= index < len(self._table):
             raise PlanError(f"plan: no batch {index}: indices are in [0, {len(self)}).")
         return self._table.batch(index)
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the scored timesteps and the rows that are not idle of batches ``first:stop``."""
+        """Return the numbers of scored timesteps and non-idle rows of batches ``first:stop``."""
         return self._table.totals(first, stop, self.overlap)
 
     def prepare(self, index: int) -> int:
-        """Plan the block of a batch before it is used; return the first batch of the next block."""
+        """Plan the block of a batch before its use; return the first batch of the next block."""
         return self._table.prepare(index)
 
     def with_lookahead(self, lookahead: int) -> Plan:
-        """Return the same batches, reading ``lookahead`` timesteps past their stops."""
+        """Return the same batches with ``lookahead`` timesteps to read after each stop."""
         plan = Plan.__new__(Plan)
         plan._freeze(self._table, self._origin, self.lanes, self.overlap, self.carry, lookahead)
         return plan
@@ -202,7 +202,7 @@ class Plan:
         """Return a plan whose table wraps that of this plan, for a policy around a policy.
 
         Args:
-            wrap: Function of the table that returns the new one.
+            wrap: Function of the table that returns the new table.
             origin: Inputs of the new plan.
         """
         if origin.order is None:
@@ -224,34 +224,34 @@ class Plan:
     def extend(self, first: int, stop: int) -> ArrayTable | None:
         """Return batches ``first:stop`` with rows extended by ``lookahead`` along a stream.
 
-        None if nothing is read past rows, or every span is extended by itself.
+        None if there is no lookahead, or if each span is extended separately.
         """
         return self._table.extend(first, stop)
 
     def label_parts(self, indices: Sequence[int]) -> list[PartLabel] | None:
-        """Return the part of a mixture of each of these batches; None without a mixture."""
+        """Return the label of the part of each given batch; None without a mixture."""
         return self._table.label(indices)
 
     def lane_begins(self, indices: Sequence[int]) -> NDArray[np.bool_] | None:
         """Return whether each lane begins a new pass over its data in batches, bool (n, lanes).
 
-        None: all lanes do in batch 0, and in no other.
+        None: all lanes begin a pass in batch 0, and none in other batches.
         """
         return self._table.lane_begins(indices)
 
     def locate_parts(self, index: int) -> Mapping[str, tuple[int, int]] | None:
-        """Return the positions of a mixture's parts before a batch; None without such parts.
+        """Return the positions of the parts of a mixture before a batch; None without parts.
 
         Args:
             index: Index of the batch; ``len()`` for the end of the epoch.
 
         Returns:
-            Name -> the part's own epoch, and the number of its earlier batches.
+            Name -> epoch of the part, and number of its earlier batches in this epoch.
         """
         return self._table.locate_parts(index)
 
     def drawn_batch(self, index: int) -> DrawnBatch | None:
-        """Return the drawn sequences and a batch of them; None if each sequence comes once."""
+        """Return the drawn sequences and a batch of them; None if each sequence occurs once."""
         return self._table.drawn_batch(index)
 
     def row_weights(self, indices: Sequence[int]) -> NDArray[np.float32] | None:
@@ -259,7 +259,7 @@ class Plan:
         return self._table.row_weights(indices)
 
     def lr_scale(self, index: int) -> float:
-        """Return the ratio of the length of a batch's chunks to the usual one, else 1."""
+        """Return the ratio of the chunk length of a batch to the usual one; 1 without chunks."""
         return self._table.scale(index)
 
     @property
@@ -279,7 +279,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the inputs of the plan (32 hex digits): equal plans have equal ones."""
+        """Digest of the inputs of the plan (32 hex digits); equal plans have equal digests."""
         if self._origin is not None:
             return self._origin.fingerprint()
         arrays = self.as_arrays()
@@ -290,20 +290,20 @@ class Plan:
 
     @property
     def order(self) -> str | None:
-        """The order of the epoch in words, and the number of ranks its steps are balanced for.
+        """Order of the epoch in words, and number of ranks for which its steps are balanced.
 
-        None if the policy does not describe it.
+        None if the policy does not describe the order.
         """
         return None if self._origin is None else self._origin.order
 
     @property
     def measures(self) -> BatchMeasures:
-        """The rows and timesteps of each batch, computed in one pass over all batches."""
+        """Rows and timesteps of each batch, computed in one pass over all batches."""
         return measure_batches(self._table)
 
     @property
     def report(self) -> PlanReport:
-        """The effect of the plan on the data, computed in one pass over all batches."""
+        """Effect of the plan on the data, computed in one pass over all batches."""
         return self._origin.report(self._table) if self._origin else make_report(self._table)
 
     def as_arrays(self) -> ArrayTable:

@@ -40,9 +40,9 @@ class Field:
         dtype: NumPy name of one element (``"float32"``), or ``"str"`` or ``"bytes"``.
         shape: Shape of one timestep, or of the whole value where there is no axis: ``()``,
             ``(40,)``.
-        axis: The timeline the field runs along; None: one value per sequence.
-        logical: What integers stand for: a ``Timestamp``, ``Duration`` or ``Categories``
-            (``seqdata.logical_types``); None: themselves.
+        axis: Name of the timeline along which the field runs; None: one value per sequence.
+        logical: Meaning of integers: a ``Timestamp``, ``Duration`` or ``Categories``
+            (``seqdata.logical_types``); None: plain numbers.
     """
 
     dtype: str

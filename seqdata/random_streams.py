@@ -1,4 +1,4 @@
-"""Random numbers of a model by owner: all ranks, one rank, or one lane.
+"""Random numbers for a model by owner: all ranks, one rank or one lane.
 
 torch's own generator belongs to a process: whether two ranks draw equal numbers depends on how each
 was seeded, and a resumed run draws other numbers. These generators have owners, and depend on the
@@ -18,7 +18,7 @@ from seqdata.planning.randomness import Draw, Purpose
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
-    """Generators of a model's random numbers, the same after every resume.
+    """Generators of random numbers for a model, which are the same after every resume.
 
     Args:
         seed: Seed in ``[0, 2**64)``.
@@ -41,20 +41,34 @@ class RandomStreams:
         Draw(self.seed, 0)
 
     def shared(self, *, epoch: int, step: int) -> torch.Generator:
-        """Return a step's generator that draws the same on all ranks."""
-        return self._make_generator(Purpose.SHARED, epoch, step, 0)
-
-    def per_rank(self, *, epoch: int, step: int, rank: int) -> torch.Generator:
-        """Return a step's generator of one rank; it depends on the number of ranks."""
-        return self._make_generator(Purpose.PER_RANK, epoch, step, rank)
-
-    def per_lane(self, *, epoch: int, step: int, lanes: Iterable[int]) -> list[torch.Generator]:
-        """Return a step's generators of lanes or sequences: the same on any number of ranks.
+        """Return the generator of a step that draws equal numbers on all ranks.
 
         Args:
             epoch: Epoch of the batch.
             step: Index of the batch.
-            lanes: Lanes of its rows, ``batch.lanes``; or ``batch.ids`` of a batch without lanes.
+        """
+        return self._make_generator(Purpose.SHARED, epoch, step, 0)
+
+    def per_rank(self, *, epoch: int, step: int, rank: int) -> torch.Generator:
+        """Return the generator of a step on one rank; results depend on the number of ranks.
+
+        Args:
+            epoch: Epoch of the batch.
+            step: Index of the batch.
+            rank: Rank of the process.
+        """
+        return self._make_generator(Purpose.PER_RANK, epoch, step, rank)
+
+    def per_lane(self, *, epoch: int, step: int, lanes: Iterable[int]) -> list[torch.Generator]:
+        """Return the generators of a step for lanes or sequences, equal on any number of ranks.
+
+        Args:
+            epoch: Epoch of the batch.
+            step: Index of the batch.
+            lanes: Lanes of the rows, ``batch.lanes``, or ``batch.ids`` for a batch without lanes.
+
+        Returns:
+            One generator for each lane or sequence.
         """
         return [self._make_generator(Purpose.PER_LANE, epoch, step, int(lane)) for lane in lanes]
 

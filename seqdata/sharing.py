@@ -21,9 +21,9 @@ from seqdata.plan_table import ArrayTable, PlanBatch
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A rank, and the number of ranks, of a data-parallel world.
+    """Rank of a process and number of ranks, in data-parallel training.
 
-    The processes of a ring share a rank: each receives a time part of the same rows.
+    The processes of a ring have the same rank; each receives a time part of the same rows.
 
     Args:
         rank: Index of this rank along the data-parallel dimension, from 0.
@@ -32,8 +32,8 @@ class World:
         time_parts: Number of time parts; 1: rows are whole.
 
     Raises:
-        ConfigError: If ``rank`` is not in ``[0, size)``, or ``time_part`` not in ``[0,
-            time_parts)``.
+        ConfigError: If a value is not an integer, ``rank`` is not in ``[0, size)``, or
+            ``time_part`` is not in ``[0, time_parts)``.
 
     Examples:
         >>> World(1, 4)
@@ -84,22 +84,25 @@ class World:
         return f"World(rank={self.rank}, size={self.size}{part if self.time_parts > 1 else ''})"
 
     def time_bounds(self, lengths: Any) -> tuple[Any, Any]:
-        """Return start and stop of this process's time part of rows.
+        """Return start and stop of the time part of this process in rows.
 
-        The time parts of a row are contiguous, and differ by at most one timestep: a row with fewer
-        timesteps than there are time parts has empty ones.
+        The time parts of a row are contiguous, and their lengths differ by at most one timestep. A
+        row with fewer timesteps than time parts has empty parts.
 
         Args:
-            lengths: Timesteps of rows: an integer, or an array or tensor of integers.
+            lengths: Number of timesteps of rows, an integer, or an array or tensor of integers.
+
+        Returns:
+            Start and stop, each in the form of ``lengths``.
         """
         part, parts = self.time_part, self.time_parts
         return lengths * part // parts, lengths * (part + 1) // parts
 
     @classmethod
     def current(cls) -> World:
-        """Return the default process group's rank and size, or ``World(0, 1)`` if there is none.
+        """Return rank and size of the default process group, or ``World(0, 1)`` without one.
 
-        Environment variables are not read: a RANK without a process group means nothing.
+        Environment variables such as RANK are not read.
         """
         distributed = sys.modules.get("torch.distributed")  # no group can exist before this import
         if (
@@ -115,17 +118,17 @@ Tail = Literal["fill", "drop", "repeat"]
 
 
 class Step(NamedTuple):
-    """The work of one rank in one step.
+    """Work of one rank in one step.
 
     Attributes:
-        number: Index of the batch in the plan; of a padding row, that of the step's first batch.
+        number: Index of the batch in the plan; for a padding row, of the first batch of the step.
         spans: int64 (n, 3): sequence, start, stop in timesteps.
         rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
-        weights: float32 (r,), weight of each row; 0 for a dummy or an idle row.
+        weights: float32 (r,), weight of each row; 0 for a padding row or an idle row.
         lengths: int64 (r,), timesteps of each row.
         lanes: int64 (r,), lane of each row; None without lanes.
-        extended: The rows extended along a stream by the timesteps read past them; None if spans
-            are extended one by one.
+        extended: Rows extended along a stream by the lookahead; None if spans are extended one by
+            one.
     """
 
     number: int
@@ -201,19 +204,19 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
 
     Args:
         plan: Plan of one epoch, for any world.
-        world: The rank and the number of ranks; of a ring, also the time part of each row.
+        world: Rank and number of ranks; for a ring, also the time part of each row.
         first: Number of batches of the plan that all ranks together have trained in this epoch.
-        tail: Treatment of ranks without a batch in the last step. ``fill``: row 0 of the step's
-            first batch with weight 0; ``drop``: the last uneven step is skipped; ``repeat``: batch
+        tail: Treatment of ranks without a batch in the last step. ``fill``: row 0 of the first
+            batch of the step, with weight 0. ``drop``: skip the last uneven step. ``repeat``: batch
             ``i mod batches`` again, with weight 1.
 
     Returns:
-        The rank's steps in training order. ``len()`` is the number of steps of the whole epoch, the
-        same on every rank and for every ``first``; ``[k]`` is valid from ``first_step`` on.
+        Steps of the rank in training order. ``len()`` is the number of steps of the whole epoch,
+        equal on every rank and for every ``first``. Index ``[k]`` is valid from ``first_step`` on.
 
     Raises:
         PlanError: If ``first`` is outside the plan, or ``drop`` would leave no step.
-        ConfigError: If ``tail`` is none of these.
+        ConfigError: If ``tail`` is not ``fill``, ``drop`` or ``repeat``.
 
     With 9 batches on 2 ranks (numbers are batches, d is a padding row)::
 
@@ -310,11 +313,11 @@ def _measure_lane_ranks(plan: Plan, size: int) -> tuple[NDArray[np.int64], NDArr
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RankPlan:
-    """The steps of one rank; made by ``share``.
+    """Steps of one rank; the result of ``share``.
 
     Attributes:
         plan: The whole plan.
-        world: The rank and the number of ranks.
+        world: Rank and number of ranks.
         tail: Treatment of ranks without a batch in the last step.
         first: Number of batches of the plan that are trained before ``first_step``.
         first_step: Index of the step at which the epoch continues.

@@ -1,4 +1,4 @@
-"""Reference models for seqdata that use only its public names: read them, train them, copy them."""
+"""Reference models for seqdata, to read, train and copy; they use only its public names."""
 
 from seqdata_models.byte_lm import ByteLM
 from seqdata_models.forecaster import Forecaster

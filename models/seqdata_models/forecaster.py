@@ -1,4 +1,4 @@
-"""A forecaster: one LSTM reads a window's context, another continues from its state."""
+"""Forecaster of windows: an LSTM reads the context, and another continues from its state."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from seqdata_models.metrics import ExactMeanMetric
 
 
 class Forecaster(L.LightningModule):
-    """Forecaster of the timesteps after a window: each is the one before it plus a change.
+    """Forecaster of the timesteps that follow the context of a window.
+
+    Each forecast is the previous timestep plus a predicted change. The loss of a window is the mean
+    squared error over its horizon.
 
     Args:
-        features: Size F of one timestep; all of them are read and forecast. Scale them before.
-        horizon: Timesteps to forecast, as the policy's.
-        hidden: Size of the hidden state.
-        layers: Stacked LSTM layers, of both.
-        teacher_forcing: Whether training continues from the true timesteps, in one pass; else, and
-            always in evaluation, from the forecast ones.
+        features: Number of features F of a timestep. All features are read and forecast, and should
+            be scaled before.
+        horizon: Number of timesteps to forecast, equal to the ``horizon`` of the policy.
+        hidden: Size of the hidden state of both LSTMs.
+        layers: Number of stacked layers of both LSTMs.
+        teacher_forcing: Whether training forecasts each timestep from the true previous timestep,
+            in a single pass. If False, and always in evaluation, each timestep is forecast from
+            the previous forecast.
         learning_rate: Learning rate of Adam.
-        x: Name of the field, float (T, F) in each sequence.
-        field: The former name of ``x``.
+        x: Name of the field, (T, F) float in each sequence.
+        field: Deprecated; the name of ``x`` in version 0.1.
     """
 
     def __init__(
@@ -50,7 +55,11 @@ class Forecaster(L.LightningModule):
         self.val_mse, self.test_mse = ExactMeanMetric(), ExactMeanMetric()
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision in which this processor cannot run the LSTM."""
+        """Check that this processor can run the LSTMs in the Trainer's precision.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
         del stage
         check_precision(self)
 
@@ -59,8 +68,8 @@ class Forecaster(L.LightningModule):
 
         Args:
             context: (B, size, F) float.
-            future: (B, horizon, F) float, the true timesteps, from which timestep t is then
-                forecast. None for forecasts from the forecast ones.
+            future: (B, horizon, F) float, true timesteps. Each timestep is then forecast from the
+                true timestep before it. None: from the forecast before it.
 
         Returns:
             (B, horizon, F) float.
@@ -79,27 +88,38 @@ class Forecaster(L.LightningModule):
         return torch.cat(steps, dim=1)
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Return the loss: a mean over the windows of the whole update, on any number of ranks."""
+        """Return the loss, and log ``train_mse``.
+
+        The loss is the weighted sum over the windows times ``batch.sequence_scale``, so that an
+        update minimizes the mean over all its windows, on any number of ranks.
+
+        Raises:
+            ConfigError: If the horizon of the batch is not ``horizon``.
+        """
         loss = (self.window_errors(batch) * batch.weight).sum()
         windows = batch.weight.sum().clamp(min=1)
         self.log("train_mse", loss.detach() / windows, batch_size=len(batch))
         return loss * batch.sequence_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Update ``val_mse``."""
+        """Update and log ``val_mse``, the mean over all windows of nonzero weight."""
         self._evaluate(batch, "val_mse", self.val_mse)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Update ``test_mse``."""
+        """Update and log ``test_mse``, the mean over all windows of nonzero weight."""
         self._evaluate(batch, "test_mse", self.test_mse)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return ``ids`` and ``start`` (r,) int64 on the CPU and ``forecast`` (r, horizon, F).
+        """Return the forecast of each window; padding rows are dropped.
 
-        Padding rows are dropped. Windows without a horizon suffice: true values are not read.
+        True future values are not read, so windows may have any horizon, also 0.
+
+        Returns:
+            ``ids`` and ``start``, int64 (n,) on the CPU, and ``forecast``, (n, horizon, F) float.
 
         Raises:
-            ConfigError: If rows differ in length: a forecast would begin behind padding.
+            ConfigError: If the contexts of rows differ in length, because forecasts of shorter rows
+                would begin after padding.
         """
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()
@@ -118,10 +138,13 @@ class Forecaster(L.LightningModule):
         }
 
     def window_errors(self, batch: SequenceBatch) -> Tensor:
-        """Return the mean squared error of each window's future, (B,), independent of its weight.
+        """Return the unweighted mean squared error of the forecast of each window.
+
+        Returns:
+            (B,) float.
 
         Raises:
-            ConfigError: If the windows have another horizon.
+            ConfigError: If the horizon of the batch is not ``horizon``.
         """
         if batch.horizon != self.horizon:
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""Functions for models over padded rows: the last valid step, masked means, masked losses.
+"""Functions for models over padded rows: last valid timestep, masked means and masked losses.
 
-Padding, even NaN, never enters a result or a gradient: masked values are
-replaced with ``torch.where`` before they are used, because ``0 * NaN`` is NaN.
+Padding never affects a result or a gradient, even if it is NaN. Masked values are replaced with
+``torch.where`` before they are used, because ``0 * NaN`` is NaN.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def check_layout(model: str, layout: str) -> None:
     """Raise if a value is not a ``Layout``.
 
     Args:
-        model: The model's name, for the error.
-        layout: The value.
+        model: Name of the model, for the error.
+        layout: Value to check.
 
     Raises:
-        ConfigError: If it is not a ``Layout``.
+        ConfigError: If it is neither ``"packed"`` nor ``"dense"``.
     """
     if layout not in ("packed", "dense"):
         raise ConfigError(
@@ -39,27 +39,27 @@ def check_layout(model: str, layout: str) -> None:
 
 
 def check_precision(module: L.LightningModule) -> None:
-    """Raise if this processor cannot run a module's LSTM in the Trainer's precision.
+    """Raise if this processor cannot run the LSTMs of a module in the Trainer's precision.
 
     Args:
-        module: Within its ``setup``: no step has been made.
+        module: Module with a Trainer; its ``setup`` calls this function, before the first step.
 
     Raises:
-        ConfigError: If it cannot.
+        ConfigError: If the processor has no kernel for the precision.
     """
     with module.trainer.precision_plugin.forward_context():
         check_autocast(module, module.trainer.strategy.root_device)
 
 
 def check_rows(model: str, batch: SequenceBatch) -> None:
-    """Raise if rows hold several sequences, whose states a model would mix.
+    """Raise if a row contains several sequences, because a model would mix their states.
 
     Args:
-        model: The model's name, for the error.
-        batch: The batch.
+        model: Name of the model, for the error.
+        batch: Batch to check.
 
     Raises:
-        ConfigError: If a row holds more than one sequence.
+        ConfigError: If a row contains more than one sequence.
     """
     if batch.segments is not None and len(batch.segments) > len(batch):
         raise ConfigError(
@@ -71,10 +71,11 @@ def check_rows(model: str, batch: SequenceBatch) -> None:
 def field_name(x: str, field: str | None) -> str:
     """Return the name of the field that a model reads.
 
+    A ``field`` that differs from ``x`` is returned, with a DeprecationWarning.
+
     Args:
-        x: The name.
-        field: The field, under the name that this argument had in version 0.1; None if it was not
-            passed.
+        x: Value of the argument ``x``.
+        field: Value of the argument ``field`` of version 0.1; None if it was not passed.
     """
     if field is None or field == x:
         return x
@@ -85,14 +86,17 @@ def field_name(x: str, field: str | None) -> str:
 def last_valid(
     out: Tensor | PackedSequence, lengths: Tensor, *, bidirectional: bool = False
 ) -> Tensor:
-    """Return each row's output at its last valid step: what ``out[:, -1]`` is only without padding.
+    """Return the output of each row at its last valid timestep.
+
+    The result equals ``out[:, -1]`` only for rows without padding.
 
     Args:
-        out: (B, T, H) float, the outputs of a recurrent layer, or the PackedSequence of them.
-        lengths: (B,) int64, valid steps per row, on any device.
-        bidirectional: Whether the second half of H ran backward. Its last step is the row's first,
-            so it is taken there. (At the last valid step it has seen one step only.) The result is
-            then the last layer's ``h_n`` of a packed run, both directions side by side.
+        out: (B, T, H) float, outputs of a recurrent layer, or a PackedSequence of them.
+        lengths: (B,) int64, number of valid timesteps of each row, on any device.
+        bidirectional: Whether the second half of H is the output of a backward direction. Its last
+            output is at the first timestep of the row and is read there; at the last valid timestep
+            it has read only one timestep. The result is then ``h_n`` of the last layer in a packed
+            run, with both directions concatenated.
 
     Returns:
         (B, H) float; 0 for a row of length 0.
@@ -110,14 +114,14 @@ def last_valid(
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Return each row's mean over its valid steps; 0 without any, never NaN.
+    """Return the mean of each row over its valid timesteps.
 
     Args:
         x: (B, T, *shape) float.
-        mask: (B, T) bool, the steps that count.
+        mask: (B, T) bool, True for valid timesteps.
 
     Returns:
-        (B, *shape) float.
+        (B, *shape) float; 0, not NaN, for a row without valid timesteps.
     """
     steps = mask.reshape(*mask.shape, *[1] * (x.dim() - 2))  # (B, T, 1, …)
     total = torch.where(steps, x, 0.0).sum(dim=1)
@@ -125,15 +129,15 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def token_nll(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
-    """Return the negative log-likelihood of each scored timestep, in nats; 0 elsewhere.
+    """Return the negative log-likelihood of each scored timestep, in nats.
 
     Args:
         logits: (B, T, C) float.
-        targets: (B, T) integers in [0, C) where scored; other positions are never read.
-        score: (B, T) bool, the timesteps that count.
+        targets: (B, T) integers in [0, C) at scored timesteps; other timesteps are ignored.
+        score: (B, T) bool, True for scored timesteps.
 
     Returns:
-        (B, T) float.
+        (B, T) float; 0 for timesteps that are not scored.
     """
     logits = torch.where(score[..., None], logits, 0.0)  # a NaN here would reach the gradient
     targets = torch.where(score, targets.long(), 0)
@@ -142,30 +146,31 @@ def token_nll(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
 
 
 def masked_token_loss(logits: Tensor, targets: Tensor, score: Tensor) -> Tensor:
-    """Return the negative log-likelihood in nats, summed over the scored timesteps.
+    """Return the sum of the negative log-likelihood over the scored timesteps, in nats.
 
-    Multiply it by ``batch.loss_scale`` to train; divide it by the scored timesteps to report it.
+    The loss of training is this sum times ``batch.loss_scale``. The mean to report is this sum
+    divided by the number of scored timesteps.
 
     Args:
         logits: (B, T, C) float.
-        targets: (B, T) integers in [0, C) where scored; other positions are never read.
-        score: (B, T) bool, the timesteps that count.
+        targets: (B, T) integers in [0, C) at scored timesteps; other timesteps are ignored.
+        score: (B, T) bool, True for scored timesteps.
 
     Returns:
-        () float; 0 where nothing is scored.
+        () float; 0 if no timestep is scored.
     """
     return token_nll(logits, targets, score).sum()
 
 
 def reverse_valid(x: Tensor, lengths: Tensor) -> Tensor:
-    """Return each row with its valid steps in reverse order; padding stays in place.
+    """Return the rows with their valid timesteps in reverse order; padding keeps its place.
 
     Args:
         x: (B, T, F).
-        lengths: (B,) int64, valid steps per row, on any device.
+        lengths: (B,) int64, number of valid timesteps of each row, on any device.
 
     Returns:
-        (B, T, F).
+        (B, T, F), in the dtype of ``x``.
     """
     step = torch.arange(x.shape[1], device=x.device)[None, :]  # (1, T)
     lengths = lengths.to(x.device)[:, None]  # (B, 1)
@@ -174,15 +179,18 @@ def reverse_valid(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def linear_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Apply a linear layer with sums in float64, rounded once to the type of ``x``.
+    """Apply a linear layer with sums in float64, rounded once to the dtype of ``x``.
 
-    The order of a matrix product's sums depends on its number of rows; in float32 that changes
-    logits by several 1e-6. Summed in float64, what the other rows change is far below the rounding
-    of float32.
+    The order of summation in a matrix product depends on its number of rows. In float32, this
+    changes logits by several 1e-6. In float64, the effect of other rows is far below the rounding
+    error of float32.
 
     Args:
-        layer: The layer.
-        x: (…, F) float, on a device that has float64 (MPS has not: there it is ``layer(x)``).
+        layer: Linear layer, also wrapped by DDP or ``torch.compile``.
+        x: (…, F) float. On MPS, which has no float64, the result is ``layer(x)``.
+
+    Returns:
+        (…, out_features), in the dtype of ``x``.
     """
     if x.device.type == "mps":
         plain: Tensor = layer(x)
@@ -193,21 +201,21 @@ def linear_exactly(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
-    """Run an LSTM over padded rows without packing them, each row as if it ran alone.
+    """Run an LSTM over padded rows without packing; the result of a row is as if it ran alone.
 
-    Parameters and results are those of a packed run. A dense run may use kernels that packed input
-    excludes, and computes the padding, so it suits batches of nearly equal lengths.
+    Parameters and results are those of a packed run. A dense run may use kernels that do not
+    support packed input. It also computes padding, so it suits rows of nearly equal lengths.
 
     Args:
-        lstm: With ``batch_first=True`` and biases, without projection.
-        x: (B, T, F) float; padding may hold anything.
-        lengths: (B,) int64, valid steps per row, on any device.
+        lstm: LSTM with ``batch_first=True`` and biases, without projection.
+        x: (B, T, F) float; padding may have any value.
+        lengths: (B,) int64, number of valid timesteps of each row, on any device.
 
     Returns:
-        (B, T, H * directions) float; values at padded steps have no meaning.
+        (B, T, H * directions) float; values at padded timesteps are undefined.
 
     Raises:
-        ConfigError: If the LSTM is of another kind.
+        ConfigError: If the LSTM has ``batch_first=False``, no biases or a projection.
     """
     layer: nn.LSTM = unwrap_module(lstm)
     if not (layer.batch_first and layer.bias) or layer.proj_size:

@@ -1,4 +1,4 @@
-"""A sequence classifier: LSTM, output at the last valid step, linear head."""
+"""Sequence classifier: LSTM, output at the last valid timestep and linear head."""
 
 from __future__ import annotations
 
@@ -23,26 +23,30 @@ from seqdata_models.schedules import OneCycle, count_updates, each_update
 
 
 class LSTMClassifier(L.LightningModule):
-    """One label per sequence. A row's logits do not depend on other rows.
+    """LSTM that predicts one label per sequence.
+
+    The logits of a row do not depend on the other rows of its batch.
 
     Args:
-        features: Size F of one timestep of ``x`` (B, T, F) float.
-        classes: Number of labels; ``y`` (B,) holds integers below it.
-        hidden: Size of one direction's hidden state.
-        layers: Stacked LSTM layers.
-        bidirectional: Whether a second LSTM reads each row from its last valid step to its first.
+        features: Number of features F of a timestep.
+        classes: Number of labels.
+        hidden: Size of the hidden state of each direction.
+        layers: Number of stacked LSTM layers.
+        bidirectional: Whether a second LSTM reads each row backward, from its last valid timestep.
         dropout: Fraction of activations dropped between layers and before the head.
-        layout: Form of training: ``"packed"`` skips padding; ``"dense"`` computes and ignores
-            it, which suits rows of nearly equal lengths. Same parameters, same results to rounding.
-            Evaluation runs dense; a row's result in another batch differs by rounding only.
-        learning_rate: Learning rate of Adam: the peak of one cycle over the whole fit, which more
-            epochs stretch.
+        layout: Layout of rows in training. ``"packed"`` skips padding. ``"dense"`` computes and
+            ignores it, which suits rows of nearly equal lengths. Parameters are the same, and
+            results are equal up to rounding. Evaluation is always dense; the result of a row in
+            another batch differs by rounding only.
+        learning_rate: Learning rate of Adam; the peak of one cycle over the whole fit. A longer fit
+            stretches the cycle, and a fit of unknown length has a constant rate.
         weight_decay: Weight decay of Adam.
-        x: Name of the field of features.
-        y: Name of the field of labels.
+        x: Name of the field of features, (B, T, F) float.
+        y: Name of the field of labels, (B,) integers in [0, classes). A label of -100 has loss 0,
+            and metrics of evaluation ignore it.
 
     Raises:
-        ConfigError: If ``layout`` is not one of these.
+        ConfigError: If ``layout`` is neither ``"packed"`` nor ``"dense"``.
     """
 
     def __init__(  # noqa: PLR0913
@@ -81,15 +85,19 @@ class LSTMClassifier(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision in which this processor cannot run the LSTM."""
+        """Check that this processor can run the LSTM in the Trainer's precision.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
         del stage
         check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits, (B, classes).
+        """Return the logits, (B, classes) float.
 
         Raises:
-            ConfigError: If a row holds several sequences.
+            ConfigError: If a row contains several sequences.
         """
         check_rows("classifier", batch)
         if self.training and self.layout == "packed":
@@ -103,31 +111,39 @@ class LSTMClassifier(L.LightningModule):
         return logits
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Return loss: a mean over the sequences of the whole update, on any number of ranks."""
+        """Return the loss, and log ``train_loss``.
+
+        The loss is the weighted sum over the rows times ``batch.sequence_scale``, so that an update
+        minimizes the mean over all its sequences, on any number of ranks.
+        """
         loss = (self.row_losses(self(batch), batch) * batch.weight).sum()
         rows = batch.weight.sum().clamp(min=1)
         self.log("train_loss", loss.detach() / rows, batch_size=len(batch))
         return loss * batch.sequence_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Update ``val_loss`` and ``val_accuracy``."""
+        """Update and log ``val_loss`` and ``val_accuracy``, both over labelled sequences."""
         self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Update ``test_loss`` and ``test_accuracy``."""
+        """Update and log ``test_loss`` and ``test_accuracy``, both over labelled sequences."""
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return ``ids`` (n,) int64 on the CPU and ``logits`` (n, classes); no padding rows."""
+        """Return the logits of each sequence; padding rows are dropped.
+
+        Returns:
+            ``ids``, int64 (n,) on the CPU, and ``logits``, (n, classes) float.
+        """
         counted = batch.weight > 0
         return {"ids": batch.ids[counted.cpu()], "logits": self(batch)[counted]}
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the cross entropy of each row, (B,) in nats, independent of its weight."""
+        """Return the unweighted cross entropy of each row in nats, (B,) float."""
         return F.cross_entropy(logits, batch[self.y].long(), reduction="none")
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return Adam, with one cycle of the learning rate if the fit's length is known."""
+        """Return Adam, with one cycle of the learning rate if the length of the fit is known."""
         optimizer = torch.optim.Adam(
             self.parameters(), self.learning_rate, weight_decay=self.weight_decay
         )

@@ -1,4 +1,4 @@
-"""A forecaster of several fields: one LSTM reads the context, one continues with what is known."""
+"""Forecaster of several fields: an LSTM reads the context, and another forecasts the future."""
 
 from __future__ import annotations
 
@@ -17,23 +17,30 @@ _OBSERVED = "_observed"
 
 
 class LSTMForecaster(L.LightningModule):
-    """Forecaster of a ``ForecastDataModule``'s targets; made by ``for_data``.
+    """Forecaster of the targets of a ``ForecastDataModule``; ``for_data`` makes one.
 
-    The encoder reads all fields of the context; the decoder reads its own last forecast and what is
-    known of each timestep of the future. A forecast is the value before it plus a change.
+    The encoder reads all fields of the context. At each timestep of the future, the decoder reads
+    its previous forecast, the known fields and the static fields. A forecast is the previous value
+    plus a predicted change. The loss of a window is the mean squared error over its observed
+    values.
 
     Args:
-        target: Fields that are forecast, (B, T).
-        horizon: Timesteps to forecast.
-        known: Fields that are known in the future, too.
-        observed: Fields of the context only.
-        masks: Masks of targets, ``<target>_observed``: False where a value is missing.
-        static: Fields with one value per series, (B,).
-        embeddings: Field of ids -> their number: such fields are embedded.
-        hidden: Size of the hidden state.
-        layers: Stacked LSTM layers, of both.
-        embedding: Size of embeddings.
+        target: Names of the fields to forecast, each (B, T).
+        horizon: Number of timesteps to forecast.
+        known: Names of the fields that are known in the context and in the future.
+        observed: Names of the fields that are known in the context only.
+        masks: Names of the masks of targets, ``<target>_observed``, each False where a value is
+            missing.
+        static: Names of the fields with one value per series, each (B,).
+        embeddings: Field -> number of embeddings, for fields of ids. Ids of a static field begin
+            at -1 (unknown), those of other fields at 0. None: all fields are numbers.
+        hidden: Size of the hidden state of both LSTMs.
+        layers: Number of stacked layers of both LSTMs.
+        embedding: Size of an embedding.
         learning_rate: Learning rate of Adam.
+
+    Raises:
+        ConfigError: If ``target`` is empty, or ``horizon`` is less than 1.
     """
 
     def __init__(  # noqa: PLR0913
@@ -84,13 +91,13 @@ class LSTMForecaster(L.LightningModule):
         embedding: int = 8,
         learning_rate: float = 5e-3,
     ) -> Self:
-        """Return a model of the fields and sizes of a ``ForecastDataModule``, which is opened.
+        """Return a model for the fields and sizes of a ``ForecastDataModule``.
 
         Args:
-            data: The DataModule.
-            hidden: Size of the hidden state.
-            layers: Stacked LSTM layers, of both.
-            embedding: Size of embeddings.
+            data: The DataModule; its stores are opened.
+            hidden: Size of the hidden state of both LSTMs.
+            layers: Number of stacked layers of both LSTMs.
+            embedding: Size of an embedding.
             learning_rate: Learning rate of Adam.
         """
         sizes = data.sizes
@@ -104,12 +111,16 @@ class LSTMForecaster(L.LightningModule):
         )  # fmt: skip
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision in which this processor cannot run the LSTM."""
+        """Check that this processor can run the LSTMs in the Trainer's precision.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
         del stage
         check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the forecast, (B, horizon, targets) float; future targets are not read."""
+        """Return the forecast, (B, horizon, targets) float; true future targets are not read."""
         context, future = batch.context, batch.future
         values = self._stack(context, self.target)  # (B, size, targets)
         size = values.shape[1]
@@ -128,30 +139,43 @@ class LSTMForecaster(L.LightningModule):
         return torch.cat(steps, dim=1)
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Return the loss: a mean over the windows of the whole update, on any number of ranks."""
+        """Return the loss, and log ``train_mse``.
+
+        The loss is the weighted sum over the windows times ``batch.sequence_scale``, so that an
+        update minimizes the mean over all its windows, on any number of ranks.
+
+        Raises:
+            ConfigError: If the horizon of the batch is not ``horizon``.
+        """
         loss = (self.window_errors(batch) * batch.weight).sum()
         windows = batch.weight.sum().clamp(min=1)
         self.log("train_mse", loss.detach() / windows, batch_size=len(batch))
         return loss * batch.sequence_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Update ``val_mse``."""
+        """Update and log ``val_mse``, the mean over all windows of nonzero weight."""
         self._evaluate(batch, "val_mse", self.val_mse)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Update ``test_mse``."""
+        """Update and log ``test_mse``, the mean over all windows of nonzero weight."""
         self._evaluate(batch, "test_mse", self.test_mse)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return the forecast of each target, (B, horizon), in the scale of the batch."""
+        """Return target -> forecast, (B, horizon) float, in the scale of the batch.
+
+        Padding rows are not dropped.
+        """
         forecast = self(batch)
         return {name: forecast[..., at] for at, name in enumerate(self.target)}
 
     def window_errors(self, batch: SequenceBatch) -> Tensor:
-        """Return the mean squared error of each window's future, (B,), without masked values.
+        """Return the unweighted mean squared error of the forecast of each window.
+
+        Returns:
+            (B,) float, the mean over the observed values of all targets; 0 if none is observed.
 
         Raises:
-            ConfigError: If the windows have another horizon.
+            ConfigError: If the horizon of the batch is not ``horizon``.
         """
         if batch.horizon != self.horizon:
             raise ConfigError(

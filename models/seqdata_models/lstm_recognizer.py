@@ -1,4 +1,4 @@
-"""Speech to text: an LSTM reads the features, another one writes the ids and attends to them."""
+"""Speech recognizer: an LSTM reads the features, and another predicts the ids with attention."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ State = tuple[Tensor, Tensor]
 
 
 class LSTMRecognizer(L.LightningModule):
-    """Text of a ``SpeechDataModule`` with ``target="seq2seq"``; made by ``for_data``.
+    """Recognizer of a ``SpeechDataModule`` with ``target="seq2seq"``; ``for_data`` makes one.
 
-    The loss is each text's own mean, times ``batch.sequence_scale``: every recording counts
-    equally, on any number of ranks.
+    The loss of a recording is the mean over the ids of its text, times ``batch.sequence_scale``.
+    All recordings thus count equally, on any number of ranks.
 
     Args:
-        features: Numbers of a frame.
-        vocabulary: Ids are below this.
+        features: Number of features F of a frame.
+        vocabulary: Number of ids.
         bos: Id that begins a text.
         eos: Id that ends a text.
-        hidden: Size of both hidden states.
-        embedding: Size of an id's vector.
+        hidden: Size of the hidden state of both LSTMs.
+        embedding: Size of the embedding of an id.
         learning_rate: Learning rate of Adam.
         max_length: Maximum number of ids of a prediction.
-        x: Name of the field of features.
+        x: Name of the field of features, (B, T, F) float.
+
+    Raises:
+        ConfigError: If ``vocabulary`` is less than 1.
     """
 
     def __init__(
@@ -68,17 +71,17 @@ class LSTMRecognizer(L.LightningModule):
         cls, data: Any, *, hidden: int = 128, embedding: int = 32, learning_rate: float = 2e-3,
         max_length: int = 200,
     ) -> Self:  # fmt: skip
-        """Return a model of the sizes of a ``SpeechDataModule``, which is opened.
+        """Return a model for the sizes of a ``SpeechDataModule``.
 
         Args:
-            data: The DataModule.
-            hidden: Size of both hidden states.
-            embedding: Size of an id's vector.
+            data: The DataModule; its stores are opened.
+            hidden: Size of the hidden state of both LSTMs.
+            embedding: Size of the embedding of an id.
             learning_rate: Learning rate of Adam.
             max_length: Maximum number of ids of a prediction.
 
         Raises:
-            ConfigError: If it has no ids of a decoder.
+            ConfigError: If the ``target`` of the DataModule is not ``"seq2seq"``.
         """
         sizes = data.sizes
         ids = sizes.get("ids", {})
@@ -94,31 +97,54 @@ class LSTMRecognizer(L.LightningModule):
         )  # fmt: skip
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision in which this processor cannot run the LSTM."""
+        """Check that this processor can run the LSTMs in the Trainer's precision.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
         del stage
         check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return logits of each label from the true ids before it, (B, N + 1, vocabulary)."""
+        """Return the logits of each label, given the true ids before it (teacher forcing).
+
+        Returns:
+            (B, N + 1, vocabulary) float; N is the number of ids of the longest text.
+
+        Raises:
+            ConfigError: If a row contains several sequences.
+        """
         memory, state = self._encode(batch)
         return self._decode(batch["decoder_input_ids"], memory, batch, state)[0]
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the mean nats of each row's text with its end, (B,), without weights."""
+        """Return the unweighted mean negative log-likelihood of the text of each row.
+
+        Returns:
+            (B,) float, in nats per id, including the id that ends the text.
+        """
         mask = batch["decoder_attention_mask"]
         nats = token_nll(logits, batch["labels"], mask)
         means: Tensor = nats.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         return means
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Return the loss: a mean over the recordings of the whole update."""
+        """Return the loss, and log ``train_loss``.
+
+        The loss is the weighted sum over the rows times ``batch.sequence_scale``, so that an update
+        minimizes the mean over all its recordings, on any number of ranks.
+        """
         loss = (self.row_losses(self(batch), batch) * batch.weight).sum()
         rows = batch.weight.sum().clamp(min=1)
         self.log("train_loss", loss.detach() / rows, batch_size=len(batch))
         return loss * batch.sequence_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Update ``val_loss`` and ``val_accuracy``, of ids right after every true beginning."""
+        """Update and log ``val_loss`` and ``val_accuracy``, both with teacher forcing.
+
+        Loss is the mean over recordings. Accuracy is the fraction of ids that are predicted
+        correctly from the true ids before them.
+        """
         logits, counted = self(batch), batch.weight > 0
         losses = torch.where(counted, self.row_losses(logits, batch).double(), 0.0)
         scored = batch["decoder_attention_mask"] & counted[:, None]
@@ -129,7 +155,12 @@ class LSTMRecognizer(L.LightningModule):
         self.log("val_accuracy", self.val_accuracy, batch_size=len(batch), prog_bar=True)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return ``ids`` (n,) and ``text`` (n, max_length), int64: the likeliest ids, then eos."""
+        """Return greedy predictions; padding rows are dropped.
+
+        Returns:
+            ``ids``, int64 (n,) on the CPU, and ``text``, int64 (n, max_length): at each step the
+            most likely id after those before it, and ``eos`` after the end.
+        """
         memory, state = self._encode(batch)
         token = torch.full((len(batch), 1), self.bos, dtype=torch.int64, device=self.device)
         text = torch.full(

@@ -1,4 +1,4 @@
-"""A tagger: LSTM, linear head at every timestep."""
+"""Tagger: LSTM and linear head at every timestep."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ from seqdata_models.metrics import ExactMeanMetric, update_label_means
 
 
 class LSTMTagger(L.LightningModule):
-    """One label per timestep. A row's logits do not depend on other rows.
+    """LSTM that predicts one label per timestep.
+
+    The logits of a row do not depend on the other rows of its batch.
 
     Args:
-        features: Size F of one timestep of ``x`` (B, T, F) float.
-        classes: Number of labels; ``y`` (B, T) holds integers below it.
-        hidden: Size of one direction's hidden state.
-        layers: Stacked LSTM layers.
+        features: Number of features F of a timestep.
+        classes: Number of labels.
+        hidden: Size of the hidden state of each direction.
+        layers: Number of stacked LSTM layers.
         bidirectional: Whether a label may also depend on later timesteps.
         dropout: Fraction of activations dropped between layers and before the head.
-        layout: Layout of training: ``"packed"`` or ``"dense"``, as for ``LSTMClassifier``.
+        layout: Layout of rows in training, ``"packed"`` or ``"dense"``, as in ``LSTMClassifier``.
         learning_rate: Learning rate of Adam.
-        x: Name of the field of features.
-        y: Name of the field of labels.
+        x: Name of the field of features, (B, T, F) float.
+        y: Name of the field of labels, (B, T) integers in [0, classes). A label of -100 has loss 0,
+            and metrics of evaluation ignore it.
 
     Raises:
-        ConfigError: If ``layout`` is not one of these.
+        ConfigError: If ``layout`` is neither ``"packed"`` nor ``"dense"``.
     """
 
     def __init__(  # noqa: PLR0913
@@ -73,15 +76,19 @@ class LSTMTagger(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision in which this processor cannot run the LSTM."""
+        """Check that this processor can run the LSTM in the Trainer's precision.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
         del stage
         check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits, (B, T, classes); values at padded steps have no meaning.
+        """Return the logits, (B, T, classes) float; values at padded timesteps are undefined.
 
         Raises:
-            ConfigError: If a row holds several sequences.
+            ConfigError: If a row contains several sequences.
         """
         check_rows("tagger", batch)
         x = batch[self.x]  # (B, T, F)
@@ -96,24 +103,29 @@ class LSTMTagger(L.LightningModule):
         return logits
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Return loss: a mean over the timesteps of the whole update, on any number of ranks."""
+        """Return the loss, and log ``train_loss``.
+
+        The loss is the sum over the scored timesteps times ``batch.loss_scale``, so that an update
+        minimizes the mean over all its scored timesteps, on any number of ranks.
+        """
         nll = token_nll(self(batch), batch[self.y], batch.score).sum()
         mean = nll.detach() / max(batch.num_tokens, 1)
         self.log("train_loss", mean, batch_size=batch.num_tokens)
         return nll * batch.loss_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Update ``val_loss`` and ``val_accuracy``, both per timestep."""
+        """Update and log ``val_loss`` and ``val_accuracy``, both over labelled timesteps."""
         self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Update ``test_loss`` and ``test_accuracy``, both per timestep."""
+        """Update and log ``test_loss`` and ``test_accuracy``, both over labelled timesteps."""
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return ``ids`` and ``lengths`` (n,) int64 on the CPU and ``logits`` (n, T, classes).
+        """Return the logits of each timestep; padding rows are dropped.
 
-        Padding rows are dropped.
+        Returns:
+            ``ids`` and ``lengths``, int64 (n,) on the CPU, and ``logits``, (n, T, classes) float.
         """
         counted = batch.weight > 0
         is_counted_cpu = counted.cpu()

@@ -1,7 +1,7 @@
-"""Metrics that are the same on one process and on many.
+"""Metrics whose values do not depend on the number of processes.
 
-A mean of ranks' means is wrong if ranks hold unequal numbers of rows or timesteps; sums and counts
-in float64 are not.
+The mean of the means of ranks is wrong if ranks have unequal numbers of rows or timesteps. These
+metrics instead add up sums and counts in float64.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from torchmetrics import Metric
 from seqdata_models.functional import token_nll
 
 UNLABELLED = -100
-"""The label of what has no loss and counts in no mean: `ignore_index` of torch's cross entropy."""
+"""Label without a loss, ignored by all means: ``ignore_index`` of torch's cross entropy."""
 
 
 class ExactMeanMetric(Metric):
-    """A sum over a count, both float64, each added up over batches and ranks.
+    """Mean: a sum divided by a count, each added up over batches and ranks in float64.
 
-    They stay float64 if the module is converted: of bfloat16 a count would stand still at 256.
+    Sum and count stay float64 if the module is converted to another dtype. In bfloat16, a count
+    would not grow past 256.
 
     Examples:
         >>> mean = ExactMeanMetric()
@@ -44,18 +45,18 @@ class ExactMeanMetric(Metric):
             self.add_state(name, zero, dist_reduce_fx="sum")
 
     def update(self, total: Tensor, count: Tensor | float) -> None:
-        """Add a batch's sum and the number of things summed.
+        """Add the sum of a batch and its number of values.
 
         Args:
-            total: (), any type.
-            count: (), any type, or a number.
+            total: Sum of the values, () of any dtype; it is detached.
+            count: Number of values, () of any dtype, or a number.
         """
         # Not in place: after `Trainer.validate` the state is of inference mode.
         self.total = self.total + total.detach().double()
         self.count = self.count + count
 
     def compute(self) -> Tensor:
-        """Return the mean, () float64; 0 over nothing, never NaN."""
+        """Return the mean, () float64; 0, not NaN, if the count is 0."""
         is_empty = self.count == 0
         return torch.where(is_empty, 0.0, self.total / torch.where(is_empty, 1.0, self.count))
 
@@ -76,14 +77,14 @@ def update_label_means(
     mean_loss: ExactMeanMetric,
     accuracy: ExactMeanMetric,
 ) -> None:
-    """Add a batch's losses and right labels to two means over its labelled timesteps.
+    """Add the losses and correct predictions of a batch to two means over labelled timesteps.
 
     Args:
         logits: (B, T, C) float.
-        labels: (B, T) integers in [0, C), or -100 of a timestep that does not count.
-        score: (B, T) bool, the timesteps that may count.
-        mean_loss: The mean of the negative log-likelihood in nats.
-        accuracy: The fraction of timesteps whose label has the largest logit.
+        labels: (B, T) integers in [0, C), or -100 for a timestep without a label.
+        score: (B, T) bool, True for scored timesteps.
+        mean_loss: Mean of the negative log-likelihood in nats; it is updated.
+        accuracy: Fraction of timesteps whose label has the largest logit; it is updated.
     """
     score = score & (labels.long() != UNLABELLED)  # as uint8, -100 is 156
     count = score.sum()
@@ -92,14 +93,16 @@ def update_label_means(
 
 
 class Perplexity(ExactMeanMetric):
-    """exp of a mean negative log-likelihood: the number of equally likely tokens it amounts to.
+    """Perplexity: the exponential of a mean negative log-likelihood.
 
-    ``update(total, count)`` takes nats and scored tokens, end-of-sequence tokens included if there
-    are any; 1 over nothing. The first token has nothing before it and is not scored: with
-    ``shift=1`` and ``TBPTT(…, continuous=True)`` that is one of the whole stream, else one of each
-    sequence. Figures can be compared only under the same convention, and with ``continuous`` only
-    with the same number of lanes (published ones: one), since each lane but the first begins
-    without what is before it.
+    ``update(total, count)`` takes the sum in nats and the number of scored tokens, including
+    end-of-sequence tokens if there are any.
+
+    The first token has no context and is not scored. With ``shift=1`` and ``TBPTT(…,
+    continuous=True)`` this is one token of the whole stream, otherwise one token of each sequence.
+    Perplexities are comparable only under the same convention. With ``continuous``, they are also
+    comparable only for the same number of lanes (published results use one), because each lane
+    except the first begins without the tokens before it.
 
     Examples:
         >>> perplexity = Perplexity()
@@ -109,16 +112,17 @@ class Perplexity(ExactMeanMetric):
     """
 
     def compute(self) -> Tensor:
-        """Return it, () float64."""
+        """Return the perplexity, () float64; 1 if the count is 0."""
         return super().compute().exp()
 
 
 class BitsPerToken(ExactMeanMetric):
-    """A mean negative log-likelihood in bits: per character or byte if these are the tokens.
+    """Mean negative log-likelihood per token, in bits.
 
-    ``update(total, count)`` takes nats. Where tokens are pieces of words, count the UTF-8 bytes of
-    the scored ones for bits per byte, which do not depend on the tokenization; 0 over nothing. What
-    is scored: as for ``Perplexity``.
+    ``update(total, count)`` takes the sum in nats and the number of scored tokens. If tokens are
+    characters or bytes, the result is bits per character or byte. If tokens are word pieces, a
+    ``count`` of the UTF-8 bytes of the scored tokens gives bits per byte, which do not depend on
+    the tokenizer. ``Perplexity`` describes which tokens are scored.
 
     Examples:
         >>> bits = BitsPerToken()
@@ -128,5 +132,5 @@ class BitsPerToken(ExactMeanMetric):
     """
 
     def compute(self) -> Tensor:
-        """Return it, () float64."""
+        """Return the mean in bits, () float64; 0 if the count is 0."""
         return super().compute() / math.log(2)

@@ -1,4 +1,4 @@
-"""The parts of stateful models: a recurrent layer by name, Adam with or without a schedule."""
+"""Parts of stateful models: a recurrent layer by name, and Adam with or without a schedule."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def recurrent_layer(
     """Return a recurrent layer over (B, T, inputs).
 
     Args:
-        model: The model's name, for the error.
+        model: Name of the model, for the error.
         cell: ``lstm`` or ``gru``.
-        inputs: Size of one timestep.
+        inputs: Number of features of a timestep.
         hidden: Size of the hidden state.
         layers: Number of stacked layers.
-        dropout: Fraction of activations dropped between them.
+        dropout: Fraction of activations dropped between layers.
 
     Raises:
-        ConfigError: If ``cell`` is unknown.
+        ConfigError: If ``cell`` is neither ``lstm`` nor ``gru``.
     """
     kinds: dict[str, type[nn.LSTM | nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
     if cell not in kinds:
@@ -39,13 +39,13 @@ def recurrent_layer(
 
 
 def adam(module: L.LightningModule, learning_rate: float, *, cosine: bool) -> OptimizerLRScheduler:
-    """Return Adam over all parameters.
+    """Return Adam over all parameters, with or without a schedule.
 
     Args:
-        module: The module that is trained.
-        learning_rate: At the beginning.
-        cosine: Whether it falls to 0 along half a cosine over the whole fit, update by update;
-            without a known end (endless epochs) it stays.
+        module: Module to train, with a Trainer.
+        learning_rate: Initial learning rate.
+        cosine: Whether the learning rate falls to 0 along half a cosine over the updates of the
+            whole fit. It is constant if the length of the fit is unknown (endless epochs).
     """
     optimizer = torch.optim.Adam(module.parameters(), learning_rate)
     total, done = count_updates(module) if cosine else (0, 0)

@@ -1,8 +1,8 @@
-"""Learning rates over a whole fit, update by update, which a longer fit stretches.
+"""Learning-rate schedules over the updates of a whole fit; a longer fit stretches them.
 
-The rate of an update follows from its number and from the updates of the whole fit alone. So a fit
-that continues, from a checkpoint or with the same Trainer, has the rates that it would have had if
-it had been that long from its beginning.
+The rate of an update depends only on its index and on the number of updates of the whole fit. A fit
+that continues, from a checkpoint or with the same Trainer, therefore has the rates of a fit that
+was planned with its full length from the beginning.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
 
 class Cosine(LambdaLR):
-    """Falls to 0 along half a cosine.
+    """Schedule that falls to 0 along half a cosine.
 
     Args:
         optimizer: Optimizer with the initial rates.
-        total: Updates of the whole fit.
-        done: Updates that were made before.
+        total: Number of updates of the whole fit.
+        done: Number of updates made so far.
     """
 
     def __init__(self, optimizer: Optimizer, total: int, done: int = 0) -> None:
@@ -44,13 +44,13 @@ class Cosine(LambdaLR):
 
 
 class OneCycle(OneCycleLR):
-    """Rises to a peak and falls to nearly 0; what comes after the cycle keeps its last rate.
+    """Schedule that rises to a peak and falls to nearly 0; later updates keep the last rate.
 
     Args:
-        optimizer: Optimizer with one peak.
-        peak: The highest rate.
-        total: Updates of the whole fit.
-        done: Updates that were made before.
+        optimizer: Optimizer whose parameter groups all have this schedule.
+        peak: Highest rate.
+        total: Number of updates of the whole fit.
+        done: Number of updates made so far.
     """
 
     def __init__(self, optimizer: Optimizer, peak: float, total: int, done: int = 0) -> None:
@@ -77,10 +77,13 @@ class OneCycle(OneCycleLR):
 
 
 def count_updates(module: L.LightningModule) -> tuple[int, int]:
-    """Return the updates of a module's whole fit, 0 if it has no known end, and those made before.
+    """Return the numbers of updates of a whole fit and of those made so far.
 
     Args:
-        module: Within ``configure_optimizers``.
+        module: Module with a Trainer; its ``configure_optimizers`` calls this function.
+
+    Returns:
+        Number of updates of the whole fit, 0 if unknown, and number of updates made so far.
     """
     trainer = module.trainer
     total = trainer.estimated_stepping_batches
@@ -88,7 +91,7 @@ def count_updates(module: L.LightningModule) -> tuple[int, int]:
 
 
 def each_update(optimizer: Optimizer, schedule: Cosine | OneCycle) -> OptimizerLRScheduler:
-    """Return an optimizer and its schedule as a Trainer takes them."""
+    """Return an optimizer and its schedule, which steps after each update, for a Trainer."""
     return {
         "optimizer": optimizer,
         "lr_scheduler": {"scheduler": schedule, "interval": "step"},

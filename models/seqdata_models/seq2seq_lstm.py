@@ -1,4 +1,4 @@
-"""Sequence to sequence: two LSTMs with a state between them, for tokens of two axes."""
+"""Sequence-to-sequence model for tokens of two axes: the state of an LSTM starts another."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ State = tuple[Tensor, Tensor]
 
 
 class Seq2SeqLSTM(L.LightningModule):
-    """Target tokens from source tokens; targets get one more token, which marks the end.
+    """Sequence-to-sequence LSTM that predicts target tokens from source tokens.
 
-    The loss is each sequence's own mean over its target, times ``batch.sequence_scale``: exact over
-    ranks and accumulation, and every sequence counts equally. ``batch.loss_scale`` would be wrong
-    here: it counts timesteps of the axis that is planned on, which is the source's. (For a mean
-    over target tokens plan on ``axis="text"``; ``score`` and ``loss_scale`` are then about those.)
+    An end token is appended to each target. The loss of a sequence is the mean over its target,
+    times ``batch.sequence_scale``. All sequences thus count equally, on any number of ranks and
+    with any accumulation.
+
+    ``batch.loss_scale`` would be wrong here, because it counts timesteps of the axis of the plan,
+    which is the axis of the source. For a mean over target tokens, a policy needs ``axis="text"``;
+    ``score`` and ``loss_scale`` then refer to target tokens.
 
     Args:
-        source_tokens: Source tokens are integers below this.
-        target_tokens: Target tokens are integers below this; the end gets this number.
-        embedding: Size of a token's vector.
-        hidden: Size of the hidden state: all that the target's LSTM knows about the source.
+        source_tokens: Number of source tokens in the vocabulary.
+        target_tokens: Number of target tokens in the vocabulary, without the end token, whose index
+            this is.
+        embedding: Size of the embedding of a token.
+        hidden: Size of the hidden state, which is all that the decoder reads of the source.
         learning_rate: Learning rate of Adam.
         max_length: Maximum number of tokens of a prediction.
-        source: Name of the field of source tokens.
-        target: Name of the field of target tokens.
-        target_axis: The axis that the target runs along.
+        source: Name of the field of source tokens, (B, T) integers in [0, source_tokens).
+        target: Name of the field of target tokens, (B, N) integers in [0, target_tokens).
+        target_axis: Name of the axis of the target.
     """
 
     def __init__(
@@ -55,9 +59,8 @@ class Seq2SeqLSTM(L.LightningModule):
         self.max_length = max_length
         self.source, self.target, self.target_axis = source, target, target_axis
         self.source_embedding = nn.Embedding(source_tokens, embedding)
-        self.target_embedding = nn.Embedding(
-            target_tokens + 1, embedding
-        )  # the end token is also the first input
+        # The end token is also the first input.
+        self.target_embedding = nn.Embedding(target_tokens + 1, embedding)
         self.encoder = nn.LSTM(embedding, hidden, batch_first=True)
         self.decoder = nn.LSTM(embedding, hidden, batch_first=True)
         self.head = nn.Linear(hidden, target_tokens + 1)
@@ -73,15 +76,22 @@ class Seq2SeqLSTM(L.LightningModule):
         )
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision in which this processor cannot run the LSTM."""
+        """Check that this processor can run the LSTMs in the Trainer's precision.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
         del stage
         check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits of each target token from the true ones before it (teacher forcing).
+        """Return the logits of each target token, given the true ones before it (teacher forcing).
 
         Returns:
-            (B, N + 1, target_tokens + 1) float; N is the longest target.
+            (B, N + 1, target_tokens + 1) float; N is the length of the longest target.
+
+        Raises:
+            ConfigError: If a row contains several sequences.
         """
         targets, _ = self.targets(batch)
         first = torch.full_like(targets[:, :1], self.end)
@@ -89,10 +99,11 @@ class Seq2SeqLSTM(L.LightningModule):
         return logits
 
     def targets(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        """Return the target tokens with the end token after each row, and a mask of the real ones.
+        """Return the target tokens, each row followed by the end token, and their mask.
 
         Returns:
-            int64 and bool, both (B, N + 1).
+            Tokens, int64 (B, N + 1), and mask, bool (B, N + 1): True for the tokens and the first
+            end token of each row.
         """
         tokens = batch[self.target].long()  # (B, N)
         lengths = batch.lengths_of[self.target_axis].to(tokens.device)[:, None]
@@ -100,31 +111,44 @@ class Seq2SeqLSTM(L.LightningModule):
         return torch.where(steps < lengths, F.pad(tokens, (0, 1)), self.end), steps <= lengths
 
     def row_losses(self, logits: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the mean nats of each row's target with its end, (B,), without weights."""
+        """Return the unweighted mean negative log-likelihood of the target of each row.
+
+        Returns:
+            (B,) float, in nats per token, including the end token.
+        """
         targets, is_target = self.targets(batch)
         return token_nll(logits, targets, is_target).sum(dim=1) / is_target.sum(dim=1)
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Return loss: a mean over the sequences of the whole update, on any number of ranks."""
+        """Return the loss, and log ``train_loss``.
+
+        The loss is the weighted sum over the rows times ``batch.sequence_scale``, so that an update
+        minimizes the mean over all its sequences, on any number of ranks.
+        """
         loss = (self.row_losses(self(batch), batch) * batch.weight).sum()
         rows = batch.weight.sum().clamp(min=1)
         self.log("train_loss", loss.detach() / rows, batch_size=len(batch))
         return loss * batch.sequence_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Update ``val_loss``, ``val_accuracy`` (tokens) and ``val_exact`` (whole sequences)."""
+        """Update and log ``val_loss``, ``val_accuracy`` and ``val_exact``.
+
+        Loss is the mean over sequences. Accuracy is the fraction of tokens that are predicted
+        correctly from the true ones before them. Exact is the fraction of targets without an error.
+        """
         self._evaluate(batch, "val", self.val_loss, self.val_accuracy, self.val_exact)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Update ``test_loss``, ``test_accuracy`` (tokens) and ``test_exact`` (whole sequences)."""
+        """Update and log ``test_loss``, ``test_accuracy`` and ``test_exact``, as in validation."""
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy, self.test_exact)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return predicted targets, each token the most likely one after those before it.
+        """Return greedy predictions; padding rows are dropped.
 
         Returns:
-            ``ids`` (n,) int64 on the CPU, ``tokens`` (n, max_length), 0 after the end, and
-            ``lengths`` (n,), both int64; padding rows are dropped.
+            ``ids``, int64 (n,) on the CPU; ``tokens``, int64 (n, max_length), at each step the most
+            likely token after those before it, and 0 after the end; and ``lengths``, int64 (n,),
+            without the end token.
         """
         counted = batch.weight > 0
         state = self._encode(batch)

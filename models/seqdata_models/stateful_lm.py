@@ -1,4 +1,4 @@
-"""A language model over streams: embedding, LSTM or GRU with carried state, linear head."""
+"""Language model over streams: embedding, LSTM or GRU with carried state, and linear head."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
 
 class StatefulLM(L.LightningModule):
-    """The next token from all tokens before it in the stream, as far back as the state reaches.
+    """Language model that predicts each token of a stream from the tokens before it.
 
-    Gradients end where a chunk begins; states are carried over. Every scored token enters the loss
-    once, with the weight that it has in the whole optimizer update. Validation and test carry
-    states of their own through their streams.
+    The state is carried from chunk to chunk, so predictions depend on tokens of earlier chunks.
+    Gradients end at the beginning of a chunk. Every scored token enters the loss once, with its
+    weight in the whole optimizer update. Training, validation and test have separate states.
 
     Args:
-        tokens: Tokens are integers below this.
-        embedding: Size of a token's vector; None: ``hidden``, and the head's weights are these
-            vectors themselves (tied).
+        tokens: Number of tokens in the vocabulary.
+        embedding: Size of the embedding of a token. None: ``hidden``; the weights of the head are
+            then the embeddings (tied weights).
         hidden: Size of the hidden state.
-        layers: Stacked recurrent layers.
+        layers: Number of stacked recurrent layers.
         cell: ``lstm`` or ``gru``.
-        dropout: Fraction of activations dropped after embedding and layers, before the head.
+        dropout: Fraction of activations dropped after the embedding, between layers and before the
+            head.
         learning_rate: Learning rate of Adam.
-        cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit,
-            which more epochs stretch.
-        x: Name of the field of tokens, (r, T) integers.
-        field: The former name of ``x``.
+        cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit. A
+            longer fit stretches the schedule, and a fit of unknown length has a constant rate.
+        x: Name of the field of tokens, (r, T) integers in [0, tokens).
+        field: Deprecated; the name of ``x`` in version 0.1.
 
     Raises:
-        ConfigError: If ``cell`` is unknown.
+        ConfigError: If ``cell`` is neither ``lstm`` nor ``gru``.
     """
 
     def __init__(  # noqa: PLR0913
@@ -62,9 +63,8 @@ class StatefulLM(L.LightningModule):
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden, tokens)
         if embedding is None:
-            nn.init.uniform_(
-                self.embedding.weight, -0.1, 0.1
-            )  # as of a head, so that logits are small at first
+            # Small, as the weights of a head are, so that the first logits are small.
+            nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
             self.head.weight = self.embedding.weight
         self.lanes = LaneStates()
         self.val_loss, self.test_loss = ExactMeanMetric(), ExactMeanMetric()
@@ -72,15 +72,24 @@ class StatefulLM(L.LightningModule):
         self.val_bits, self.test_bits = BitsPerToken(), BitsPerToken()
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision in which this processor cannot run the LSTM."""
+        """Check that this processor can run the recurrent layer in the Trainer's precision.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
         del stage
         check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits of each next token, and update the states of the batch's lanes.
+        """Return the logits of the token after each timestep, and update the states of the lanes.
 
         Returns:
-            (r, T, tokens) float; values at padded steps have no meaning.
+            (r, T, tokens) float; values at padded timesteps are undefined.
+
+        Raises:
+            PlanError: If the batch does not follow the previous one of its lanes.
+            ResumeError: If the batch continues sequences whose states are not known.
+            ConfigError: If the batch has no lanes.
         """
         x = self.dropout(self.embedding(batch[self.x].long()))  # (r, T, embedding)
         state = self.lanes.take(batch)
@@ -90,29 +99,34 @@ class StatefulLM(L.LightningModule):
         return logits
 
     def nll(self, batch: SequenceBatch) -> Tensor:
-        """Return the negative log-likelihood of each scored token in nats, (r, T); 0 elsewhere."""
+        """Return the negative log-likelihood of each token in nats, (r, T); 0 if not scored."""
         return token_nll(self(batch), batch["targets"], batch.score)
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Return the loss: a mean over the tokens of the whole update, on any number of ranks."""
+        """Return the loss, and log ``train_loss`` in nats per token.
+
+        The loss is the sum over the scored tokens times ``batch.loss_scale``, so that an update
+        minimizes the mean over all its scored tokens, on any number of ranks.
+        """
         nll = self.nll(batch).sum()
         mean = nll.detach() / max(batch.num_tokens, 1)
         self.log("train_loss", mean, batch_size=batch.num_tokens, prog_bar=True)
         return nll * batch.loss_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Update ``val_loss`` (nats per token), ``val_perplexity`` and ``val_bits_per_token``."""
+        """Update and log ``val_loss`` (nats), ``val_perplexity`` and ``val_bits_per_token``."""
         self._evaluate(batch, "val", self.val_loss, self.val_perplexity, self.val_bits)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Update ``test_loss``, ``test_perplexity`` and ``test_bits_per_token``."""
+        """Update and log ``test_loss`` (nats), ``test_perplexity`` and ``test_bits_per_token``."""
         self._evaluate(batch, "test", self.test_loss, self.test_perplexity, self.test_bits)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``nll`` (n, T).
+        """Return the negative log-likelihood of each token; idle and padding rows are dropped.
 
-        Padding rows and idle lanes are dropped. If a row holds several sequences, ``ids`` and
-        ``start`` are those of the first.
+        Returns:
+            ``ids``, ``start`` and ``lengths``, int64 (n,) on the CPU, and ``nll``, (n, T) float in
+            nats. If a row contains several sequences, ``ids`` and ``start`` are those of the first.
         """
         is_counted_cpu = (batch.weight > 0).cpu()
         nll = self.nll(batch)[batch.weight > 0]
@@ -124,7 +138,7 @@ class StatefulLM(L.LightningModule):
         }
 
     def parallel_stages(self) -> list[nn.Module]:
-        """Return the parts in their order, for `seqdata_models.parallel`."""
+        """Return the parts in the order in which they run, for ``seqdata_models.parallel``."""
         return [self.embedding, self.dropout, self.rnn, self.dropout, self.head]
 
     def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
@@ -133,11 +147,11 @@ class StatefulLM(L.LightningModule):
         return tokens.long()
 
     def parallel_nll(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the negative log-likelihood of each scored timestep, (r, T)."""
+        """Return the negative log-likelihood of each timestep in nats, (r, T); 0 if not scored."""
         return token_nll(outputs, batch["targets"], batch.score)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return Adam, with the chosen schedule."""
+        """Return Adam, with a cosine schedule if ``cosine`` is set."""
         return adam(self, self.learning_rate, cosine=self.cosine)
 
     def _evaluate(

@@ -1,4 +1,4 @@
-"""A tagger over streams: LSTM or GRU with carried state, linear head at every timestep."""
+"""Tagger over streams: LSTM or GRU with carried state, and linear head at every timestep."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from seqdata_models.recurrent import Cell, adam, recurrent_layer
 
 
 class StatefulTagger(L.LightningModule):
-    """One label per timestep of sequences that are too long for one batch.
+    """Tagger that predicts one label per timestep, for sequences too long for one batch.
 
-    Gradients end where a chunk begins; states are carried over, and reset where a sequence begins.
-    Every scored timestep enters the loss once, with the weight that it has in the whole optimizer
-    update.
+    The state is carried from chunk to chunk, and reset at the beginning of a sequence. Gradients
+    end at the beginning of a chunk. Every scored timestep enters the loss once, with its weight in
+    the whole optimizer update.
 
     Args:
-        features: Size F of one timestep of ``x`` (r, T, F) float.
-        classes: Number of labels; ``y`` (r, T) holds integers below it.
+        features: Number of features F of a timestep.
+        classes: Number of labels.
         hidden: Size of the hidden state.
-        layers: Stacked recurrent layers.
+        layers: Number of stacked recurrent layers.
         cell: ``lstm`` or ``gru``.
         dropout: Fraction of activations dropped between layers and before the head.
         learning_rate: Learning rate of Adam.
-        cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit.
-        x: Name of the field of features.
-        y: Name of the field of labels.
+        cosine: Whether the learning rate falls to 0 along half a cosine over the whole fit. A
+            longer fit stretches the schedule, and a fit of unknown length has a constant rate.
+        x: Name of the field of features, (r, T, F) float.
+        y: Name of the field of labels, (r, T) integers in [0, classes). A label of -100 has loss 0,
+            and metrics of evaluation ignore it.
 
     Raises:
-        ConfigError: If ``cell`` is unknown.
+        ConfigError: If ``cell`` is neither ``lstm`` nor ``gru``.
     """
 
     def __init__(  # noqa: PLR0913
@@ -62,14 +64,24 @@ class StatefulTagger(L.LightningModule):
         self.test_loss, self.test_accuracy = ExactMeanMetric(), ExactMeanMetric()
 
     def setup(self, stage: str) -> None:
-        """Refuse a precision in which this processor cannot run the LSTM."""
+        """Check that this processor can run the recurrent layer in the Trainer's precision.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
         del stage
         check_precision(self)
 
     def forward(self, batch: SequenceBatch) -> Tensor:
-        """Return the logits, (r, T, classes), and update the states of the batch's lanes.
+        """Return the logits of each timestep, and update the states of the lanes.
 
-        Values at padded steps have no meaning.
+        Returns:
+            (r, T, classes) float; values at padded timesteps are undefined.
+
+        Raises:
+            PlanError: If the batch does not follow the previous one of its lanes.
+            ResumeError: If the batch continues sequences whose states are not known.
+            ConfigError: If the batch has no lanes.
         """
         state = self.lanes.take(batch)
         out, state = self.lanes.run(self.rnn, batch, self.x, state)  # (r, T, hidden)
@@ -78,25 +90,31 @@ class StatefulTagger(L.LightningModule):
         return logits
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
-        """Return loss: a mean over the timesteps of the whole update, on any number of ranks."""
+        """Return the loss, and log ``train_loss``.
+
+        The loss is the sum over the scored timesteps times ``batch.loss_scale``, so that an update
+        minimizes the mean over all its scored timesteps, on any number of ranks.
+        """
         nll = token_nll(self(batch), batch[self.y], batch.score).sum()
         mean = nll.detach() / max(batch.num_tokens, 1)
         self.log("train_loss", mean, batch_size=batch.num_tokens)
         return nll * batch.loss_scale
 
     def validation_step(self, batch: SequenceBatch) -> None:
-        """Update ``val_loss`` and ``val_accuracy``, both per timestep."""
+        """Update and log ``val_loss`` and ``val_accuracy``, both over labelled timesteps."""
         self._evaluate(batch, "val", self.val_loss, self.val_accuracy)
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Update ``test_loss`` and ``test_accuracy``, both per timestep."""
+        """Update and log ``test_loss`` and ``test_accuracy``, both over labelled timesteps."""
         self._evaluate(batch, "test", self.test_loss, self.test_accuracy)
 
     def predict_step(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return ``ids``, ``start`` and ``lengths`` (n,) int64 on the CPU and ``logits``.
+        """Return the logits of each timestep; padding rows and idle lanes are dropped.
 
-        Logits are (n, T, classes). Padding rows and idle lanes are dropped. If a row holds several
-        sequences, ``ids`` and ``start`` are those of the first.
+        Returns:
+            ``ids``, ``start`` and ``lengths``, int64 (n,) on the CPU, and ``logits``, (n, T,
+            classes) float. If a row contains several sequences, ``ids`` and ``start`` are those of
+            the first.
         """
         is_counted_cpu = (batch.weight > 0).cpu()
         logits = self(batch)[batch.weight > 0]
@@ -108,21 +126,21 @@ class StatefulTagger(L.LightningModule):
         }
 
     def parallel_stages(self) -> list[nn.Module]:
-        """Return the parts in their order, for `seqdata_models.parallel`."""
+        """Return the parts in the order in which they run, for ``seqdata_models.parallel``."""
         return [self.rnn, self.dropout, self.head]
 
     def parallel_inputs(self, batch: SequenceBatch) -> Tensor:
-        """Return the input of the first part, (r, T, features)."""
+        """Return the input of the first part, (r, T, features) in the dtype of the weights."""
         inputs: Tensor = batch[self.x]  # (r, T, features), or (r, T) of one feature
         inputs = inputs if inputs.ndim == 3 else inputs.unsqueeze(-1)
         return inputs.to(self.head.weight.dtype)
 
     def parallel_nll(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the negative log-likelihood of each scored timestep, (r, T)."""
+        """Return the negative log-likelihood of each timestep in nats, (r, T); 0 if not scored."""
         return token_nll(outputs, batch[self.y], batch.score)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return Adam, with the chosen schedule."""
+        """Return Adam, with a cosine schedule if ``cosine`` is set."""
         return adam(self, self.learning_rate, cosine=self.cosine)
 
     def _evaluate(

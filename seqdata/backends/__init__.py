@@ -67,10 +67,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class FormatReader:
-    """Files of a format as input of ``seqdata write``: each is read once, and no index is written.
+    """Reader of the files of a format for ``seqdata write``, without an index.
+
+    Each file is read once, and no index is written.
 
     Attributes:
-        format: The format of the files.
+        format: Format of the files.
     """
 
     format: FileFormat | IndexedFormat

@@ -48,45 +48,50 @@ RowArrays = tuple[Mapping[str, NDArray[Any]], slice]
 class SequenceBatch:
     """One batch of sequences. Axis order: batch, time, feature.
 
-    ``r`` is the number of rows, ``T`` the timesteps of ``padded_length``.
+    ``r`` is the number of rows, and ``T`` the number of timesteps of padded rows.
 
     Attributes:
-        data: Field -> tensor (r, T, *shape), or as ``layout`` says; (r, *shape) of a per-sequence
-            field, or a list of str or bytes. ``batch["x"]`` is short for ``batch.data["x"]``.
+        data: Field -> tensor (r, T, *shape) in the layout ``padded``; (r, *shape) for a
+            per-sequence field, or a list for ``str`` or ``bytes``. ``batch["x"]`` is short for
+            ``batch.data["x"]``.
         lengths: int64 (r,), real timesteps of each row; always on the CPU.
         ids: int64 (r,), indices in the base store; on the CPU. ``store.keys(batch)`` names them.
         weight: float32 (r,), weight in the loss; 0 for a padding row or an idle lane.
-        start: int64 (r,), the row's first timestep in its sequence; on the CPU.
+        start: int64 (r,), first timestep of each row in its sequence; on the CPU.
         epoch: Epoch of the plan.
-        number: Index of the batch in the plan; of a padding row, that of its step's first batch.
+        number: Index of the batch in the plan; for a padding row, of the first batch of its step.
         num_tokens: ``score.sum()`` of this rank, as planned.
         global_num_tokens: Sum of ``num_tokens`` over all ranks of the step.
         update_num_tokens: Sum of ``num_tokens`` over all ranks and steps of the optimizer update.
         loss_scale: Factor that makes a sum over timesteps an exact mean.
         sequence_scale: Factor that makes a sum over rows an exact mean.
-        ends_update: Whether the optimizer steps after this batch: it is the last of its update,
-            which ends with the epoch at the latest.
+        ends_update: Whether the optimizer steps after this batch, because it is the last batch of
+            its update. The last batch of an epoch always ends an update.
         lanes: int64 (r,), lane of each row; None without lanes.
-        reset: bool (r,), where a lane begins a sequence; None without lanes.
-        burn_in: int64 (r,), timesteps at the head of each row that are context; None without any.
-        carry: Whether a lane's state is carried over the ends of sequences.
-        overlap: Timesteps before a row's end that the lane's next chunk reads again from its state.
+        reset: bool (r,), whether a lane begins a sequence; None without lanes.
+        burn_in: int64 (r,), number of timesteps at the beginning of each row that are context; None
+            without context.
+        carry: Whether the state of a lane is carried over the ends of sequences.
+        overlap: Number of timesteps before the end of a row that the next chunk of the lane reads
+            again, with the state before them.
         lr_scale: Factor of the learning rate: ratio of this step's chunk length to the usual one.
-        loader: Name of the loader that made it: ``train``, ``val``, …; empty without a name.
-        part: Name of the mixture's part, whose store ``ids`` refer to; a list with ``rows=True``.
-        part_epoch: The part's own epoch, or for each row the index of its draw; None without parts.
+        loader: Name of the loader of the batch, such as ``train`` or ``val``; empty without a name.
+        part: Name of the part of a mixture, to whose store ``ids`` refer; a list with
+            ``rows=True``.
+        part_epoch: Epoch of the part, or for each row the index of its draw; None without parts.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
         positions: int64 (r,), indices of first spans in the passed store, not its base; -1 without
             a span; on the CPU. None in a batch made by hand.
         segments: int64 (n, 4), row, id, start, stop of spans, on the CPU; None: a row is one span.
-        padded_length: T; 0 for the longest length.
-        horizon: Timesteps of a window's future, which ``data`` holds after ``lengths``.
+        padded_length: T; 0: the longest length.
+        horizon: Number of timesteps of the future of a window, which follow ``lengths`` in
+            ``data``.
         layout: Layout of ragged fields: ``padded``; ``packed``, a PackedSequence; ``jagged``, a
             nested tensor; ``varlen``, flat (N, *shape), row after row.
-        axes: The axis of each field.
-        linked: Linked axis -> NumPy's int64 (2, r), its first timestep and the timesteps of the
-            context, of each row; see ``start_of``.
-        whole: The batch with whole rows, without data, if this one has a time part; else None.
+        axes: Axis of each field.
+        linked: Linked axis -> NumPy array, int64 (2, r): first timestep, and number of timesteps of
+            the context, of each row; see ``start_of``.
+        whole: Batch with whole rows, without data, if this batch has a time part; else None.
 
     Examples:
         >>> from seqdata import Loader, Sorted
@@ -135,9 +140,9 @@ class SequenceBatch:
 
         Args:
             lengths: int64 (r,), timesteps of each row.
-            rows: The other attributes of rows: C-contiguous memory of this batch alone, of which
-                tensors are made when they are first read.
-            axes: The axis of each field.
+            rows: Other attributes of rows, in C-contiguous memory that only this batch uses.
+                Tensors are made when they are first read.
+            axes: Axis of each field.
         """
         batch = cls.__new__(cls)
         row_lengths = torch.from_numpy(lengths)
@@ -165,7 +170,7 @@ class SequenceBatch:
         return self.data.keys()
 
     def items(self) -> ItemsView[str, Any]:
-        """Return the fields: names and values."""
+        """Return the names and values of fields."""
         return self.data.items()
 
     def __getitem__(self, name: str) -> Any:
@@ -195,7 +200,7 @@ class SequenceBatch:
         return format_html(self)
 
     def plot(self, ax: Any = None, *, field: str | None = None, row: int | None = None) -> Any:
-        """Draw the rows with matplotlib: scored and other timesteps, padding, weights; or values.
+        """Draw the mask and weights of rows, or the values of a field, with matplotlib.
 
         Args:
             ax: Axes to draw into; None: those of a new figure.
@@ -212,23 +217,25 @@ class SequenceBatch:
 
     @property
     def start_of(self) -> dict[str, Tensor]:
-        """Axis -> int64 (r,), the row's first timestep along each linked axis; on the CPU."""
+        """Axis -> int64 (r,), first timestep of each row along each linked axis; on the CPU."""
         linked = {axis: torch.from_numpy(rows[0].copy()) for axis, rows in self.linked.items()}
         return AxisMap({self.axes.axis: self.start, **linked})
 
     @property
     def mask(self) -> Tensor:
-        """Real timesteps, on the device of the data, also those of a padding row.
+        """Mask of real timesteps, including those of padding rows, on the device of the data.
 
-        bool (r, T); in layouts without rows bool (N,), one per value, False in a horizon.
+        bool (r, T), or, in layouts without rows, bool (N,) with one entry per value. Timesteps of a
+        horizon are False.
         """
         return self._to_layout(self._timesteps() < self._as_column(self.lengths))
 
     @property
     def score(self) -> Tensor:
-        """Timesteps that losses and metrics count: real, of weight > 0, not burn-in.
+        """Mask of timesteps that losses and metrics count: real, of weight > 0, not burn-in.
 
-        bool (r, T); in layouts without rows bool (N,), one per value, False in a horizon.
+        bool (r, T), or, in layouts without rows, bool (N,) with one entry per value. Timesteps of a
+        horizon are False.
         """
         timesteps = self._timesteps()
         scored = (timesteps < self._as_column(self.lengths)) & (self.weight > 0)[:, None]
@@ -254,12 +261,12 @@ class SequenceBatch:
 
     @property
     def context(self) -> dict[str, Any]:
-        """The fields of windows up to their horizon: (r, size, *shape); padded with 0 if uneven."""
+        """Fields of windows up to their horizon, (r, size, *shape); padded with 0 if uneven."""
         return self._slice_windows(is_future=False)
 
     @property
     def future(self) -> dict[str, Any]:
-        """The fields of windows after their context: views (r, horizon, *shape); see `context`."""
+        """Fields of windows after their context, views (r, horizon, *shape); see ``context``."""
         return self._slice_windows(is_future=True)
 
     def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:
@@ -307,7 +314,7 @@ class SequenceBatch:
         return pack(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
-        """Return the batch without padding rows and idle lanes, which all per-row tensors lose."""
+        """Return the batch without padding rows and idle lanes, in all per-row tensors."""
         is_counted = self.weight > 0
         if bool(is_counted.all()):
             return self
@@ -358,7 +365,7 @@ class SequenceBatch:
         """Return the batch itself if its attributes are consistent; for tests.
 
         Raises:
-            ConfigError: If they are not; it names the first attribute that does not fit.
+            ConfigError: If an attribute is inconsistent; the message names the first one.
         """
         fault = next(find_faults(self), None)
         if fault is not None:

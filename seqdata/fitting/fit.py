@@ -48,21 +48,23 @@ def fit(
     num_workers: int = 0,
     progress: bool | None = None,
 ) -> Statistics:
-    """Fit statistics on a view, such as the training part of a split, and on nothing else.
+    """Fit statistics on a view, such as the training part of a split.
 
-    They are exact: the same bit for bit for any shards, workers, ranks and order of sequences.
+    The statistics are exact. They are equal bit for bit for any shards, workers, ranks and order of
+    sequences.
 
     Args:
         view: A store or view, a location, or sequences in memory.
-        fields: Field -> estimator: ``MeanStd``, ``Quantiles``, ``Labels`` or ``Vocabulary``.
-        num_workers: Number of processes that read; 0: this process reads.
+        fields: Field -> estimator: ``MeanStd``, ``Robust``, ``Log1p``, ``Quantiles``, ``Labels`` or
+            ``Vocabulary``.
+        num_workers: Number of worker processes that read; 0: use this process.
         progress: Whether to show a progress bar; None: if standard error is a terminal.
 
     Raises:
-        ConfigError: If a field does not exist or has values of another kind, or the view carries a
+        ConfigError: If a field does not exist or has values of another kind, or if the view has a
             transform.
-        DataError: If a value is not finite where it must be, or a field has no value; it names the
-            field.
+        DataError: If a value is not finite but must be, or if a field has no values. The message
+            names the field.
 
     Examples:
         >>> from seqdata import MeanStd

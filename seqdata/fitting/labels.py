@@ -42,14 +42,14 @@ class Codes(dict[Any, int]):
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Encode a field of strings or integers as class indices, from 0 to the number of classes - 1.
+    """Estimator that encodes a field of strings or integers as class indices.
 
-    Classes are sorted: integers by size, strings by code points. A ragged field of integers is
-    encoded timestep by timestep.
+    Indices are integers in [0, number of classes). Classes are sorted: integers by value, strings
+    by code points. A ragged field of integers is encoded timestep by timestep.
 
     Args:
-        unknown: Treatment of a label that was not fitted: ``"error"``, or the index that it gets,
-            such as -100, which the losses of torch ignore.
+        unknown: Treatment of a label that was not fitted: ``"error"``, or an index for all such
+            labels, such as -100, which the losses of torch ignore.
 
     Raises:
         ConfigError: If an argument is invalid.

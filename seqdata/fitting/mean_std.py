@@ -29,18 +29,20 @@ _MANY = 1 << 10  # deviations by which values may differ from their mean
 
 @dataclass(frozen=True, slots=True)
 class MeanStd:
-    """Standardize a field: subtract its mean and divide by its standard deviation.
+    """Estimator that standardizes a field by its mean and standard deviation.
 
-    Both are those of the population, for each feature of a timestep, and exact: the same bit for
-    bit for any order of the data and any number of workers. Where the deviation is 0, values are
-    divided by 1. Results are float32; those of float64 values are float64.
+    The mean is subtracted, and the result is divided by the standard deviation of the population,
+    or by 1 if this is 0. Each feature of a timestep has its own statistics. They are exact: equal
+    bit for bit for any order of the data and any number of workers. Results are float32, or float64
+    for float64 values.
 
     Args:
-        by: A field with one value per sequence, such as ``"site"``: statistics for each value.
-        nan: Treatment of NaN: ``error``; ``ignore``: not counted, and kept; ``impute``: not
-            counted, and replaced by the mean.
-        unknown: Treatment of a group that was not fitted: ``error``, or ``overall`` for the
-            statistics of all groups.
+        by: Field with one value per sequence, such as ``"site"``. Each value then has its own
+            statistics. None: all sequences have the same.
+        nan: Treatment of NaN. ``error``: raise. ``ignore``: do not count NaN, and keep it.
+            ``impute``: do not count NaN, and replace it with the mean.
+        unknown: Treatment of a value of ``by`` that was not fitted: ``error``, or ``overall`` for
+            the statistics of all sequences.
 
     Raises:
         ConfigError: If an argument is invalid.

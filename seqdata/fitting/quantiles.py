@@ -25,15 +25,15 @@ _SIGN = 1 << 63
 
 @dataclass(frozen=True, slots=True, init=False)
 class Quantiles:
-    """Clip a field to the range from its lowest to its highest quantile.
+    """Estimator that clips a field to the range from its lowest to its highest quantile.
 
-    Quantiles are those of ``numpy.quantile``, exact and for each feature of a timestep, without
-    sorting: the data is read a few times, and each pass counts one digit of the numbers.
+    Quantiles are exact, as from ``numpy.quantile``, for each feature of a timestep. The data is not
+    sorted, but read a few times, and each pass counts one digit of the numbers.
 
     Args:
-        *levels: Levels of the quantiles, in [0, 1], rising; at least one.
-        nan: Treatment of NaN: ``error``; ``ignore``: not counted, and kept; ``impute``: not
-            counted, and replaced by the median.
+        *levels: Levels of the quantiles, at least one, in [0, 1] and increasing.
+        nan: Treatment of NaN. ``error``: raise. ``ignore``: do not count NaN, and keep it.
+            ``impute``: do not count NaN, and replace it with the median.
 
     Raises:
         ConfigError: If an argument is invalid.

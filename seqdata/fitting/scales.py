@@ -27,18 +27,20 @@ _LEVELS = (0.25, 0.5, 0.75)
 
 @dataclass(frozen=True, slots=True)
 class Robust:
-    """Scale a field: subtract its median and divide by its interquartile range.
+    """Estimator that scales a field by its median and interquartile range.
 
-    Both are exact for each feature of a timestep, whatever the order of the data. Where the range
-    is 0, values are divided by 1. Results are float32; those of float64 values are float64.
+    The median is subtracted, and the result is divided by the interquartile range, or by 1 if this
+    is 0. Each feature of a timestep has its own statistics, which are exact for any order of the
+    data. Results are float32, or float64 for float64 values.
 
     Args:
-        by: A field with one value per sequence, such as ``"site"``: statistics for each value. The
-            values of the field are then held in memory while they are fitted.
-        nan: Treatment of NaN: ``error``; ``ignore``: not counted, and kept; ``impute``: not
-            counted, and replaced by the median.
-        unknown: Treatment of a group that was not fitted: ``error``, or ``overall`` for the
-            statistics of all groups.
+        by: Field with one value per sequence, such as ``"site"``. Each value then has its own
+            statistics, and fitting holds all values of the scaled field in memory. None: all
+            sequences have the same statistics.
+        nan: Treatment of NaN. ``error``: raise. ``ignore``: do not count NaN, and keep it.
+            ``impute``: do not count NaN, and replace it with the median.
+        unknown: Treatment of a value of ``by`` that was not fitted: ``error``, or ``overall`` for
+            the statistics of all sequences.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -169,12 +171,13 @@ def _make_plain(estimator: Robust, count: Any, quartiles: NDArray[np.float64]) -
 
 @dataclass(frozen=True, slots=True)
 class Log1p:
-    """Replace the values of a field, above -1, by the logarithm of 1 plus the value.
+    """Estimator that replaces each value of a field with the logarithm of 1 plus the value.
 
-    Results are float32; those of float64 values are float64. Nothing is fitted.
+    Values must be above -1. Results are float32, or float64 for float64 values. Fitting only checks
+    the values.
 
     Args:
-        nan: Treatment of NaN: ``error``; ``ignore``: kept; ``impute``: replaced by 0.
+        nan: Treatment of NaN. ``error``: raise. ``ignore``: keep it. ``impute``: replace it with 0.
 
     Raises:
         ConfigError: If an argument is invalid.

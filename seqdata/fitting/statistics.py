@@ -47,19 +47,20 @@ _KINDS: Mapping[str, type[FittedField]] = {
 
 @dataclass(frozen=True)
 class Statistics:
-    """Result of ``fit``: the fitted statistics of each field, by name.
+    """Fitted statistics of each field, by name; the result of ``fit``.
 
-    It consists of plain data, so that checkpoints, run files and other processes can hold it.
+    The object consists of plain data, so that checkpoints, run files and other processes can use
+    it.
 
     Args:
-        content: Fitted values as JSON; compressed if it is long.
+        content: Fitted values as JSON, compressed if it is long.
         digest: Digest of the uncompressed JSON, 32 hex digits; empty: it is computed. A digest of
-            the compressed content, as earlier releases saved it, is replaced.
-        fitted_on: Identity of the fitted view, for ``seqdata doctor --leaks``: its fingerprint, the
-            number of sequences and timesteps, and the lowest hashes of ids.
+            the compressed content, which earlier releases saved, is replaced.
+        fitted_on: Identity of the fitted view, for ``seqdata doctor --leaks``: fingerprint, number
+            of sequences and timesteps, and lowest hashes of ids.
 
     Raises:
-        ConfigError: If the content does not match the digest, or is of another version.
+        ConfigError: If the content does not match the digest, or has another version.
 
     Examples:
         >>> from seqdata import MeanStd, fit
@@ -88,7 +89,7 @@ class Statistics:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], fitted_on: Mapping[str, Any]) -> Statistics:
-        """Return statistics with the given values of ``plain`` and ``fitted_on``."""
+        """Return statistics with given values of ``plain`` and ``fitted_on``."""
         text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         if len(text) > _MAX_PLAIN:
             text = _PACKED + base64.b85encode(zlib.compress(text.encode(), 9)).decode()
@@ -176,7 +177,7 @@ class Statistics:
         """Read a JSON file that ``save`` wrote.
 
         Raises:
-            ConfigError: If it cannot be read, or is not such a file.
+            ConfigError: If the file cannot be read, or was not written by ``save``.
         """
         try:
             saved = json.loads(Path(path).read_bytes())

@@ -23,19 +23,20 @@ _BOUNDARY = "\0"  # between strings that are split into words together
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Encode strings as ids of their tokens; 0 is padding, 1 an unknown token.
+    """Estimator that encodes strings as token ids; id 0 is padding, and id 1 an unknown token.
 
-    Tokens have the ids 2, 3, ... in the order of their counts, those of equal count by code points.
-    A field of ``str`` becomes int64 ids along an axis of its own. A field of integers is a field of
-    tokens: its ids run along its axis.
+    Tokens have the ids 2, 3, … by decreasing count; tokens of equal count are ordered by code
+    points. A field of ``str`` becomes int64 ids along a separate axis. The integers of a field of
+    integers are tokens, and their ids run along the same axis.
 
     Args:
-        min_count: Least number of occurrences of a token with an id of its own.
-        max_size: Largest number of tokens with an id of their own; None: no limit.
-        tokens: Tokens of a string: ``words`` at white space, or ``characters``.
-        unknown: Treatment of a token without an id: ``token`` (id 1), or ``error``.
-        axis: Axis of the ids of strings; None: one with the name of the field. If it is the planned
-            axis, measure lengths with ``measure_lengths``.
+        min_count: Minimum number of occurrences of a token with a separate id.
+        max_size: Maximum number of tokens with a separate id; None: no limit.
+        tokens: Unit of a string that is a token: ``words``, separated by white space, or
+            ``characters``.
+        unknown: Treatment of a token without a separate id: ``token`` (id 1) or ``error``.
+        axis: Axis of the ids of strings; None: an axis with the name of the field. If plans use
+            this axis, ``measure_lengths`` must measure its lengths.
 
     Raises:
         ConfigError: If an argument is invalid.

@@ -86,87 +86,87 @@ else:  # a Trainer looks for the class of its own package
 
 
 class SequenceDataModule(_Base):
-    """Loaders of sequences for the Trainer: equal steps on all ranks, and exact resumes.
+    """DataModule for sequences, with equal steps on all ranks and exact resumes.
 
     Args:
-        train: A path, an opened store, or sequences in memory (arrays, dicts of fields, or a
-            pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``; or, with a
-            ``Mix`` or ``Zip``, name -> one of these.
-        val: Validation data: one such location, or name -> location for one loader each.
+        train: Training data: a path, an opened store, sequences in memory (arrays, dicts of fields,
+            or a pandas, Polars or Arrow table), or a torch Dataset with ``lengths``. With a ``Mix``
+            or ``Zip``: name -> one of these.
+        val: Validation data: one of these, or name -> one of these for several loaders.
         test: Test data, in the same forms as ``val``.
         predict: Data to predict, in the same forms as ``val``.
         batching: Policy of the batches, or its registered name; None: ``Bucketed(32)``.
         eval_batching: Policy of val, test and predict, never shuffled; None: ``batching``.
         batches_per_update: Number of batches of the plan, over all ranks, in one optimizer update.
-            It sets the Trainer's accumulation, and groups of a ``Mix``: a run is the same on any
-            number of ranks.
-        lengths: Lengths of a Dataset's items: integers (items,) for ``train``, or ``{"train": …}``
-            and so on; or a function item -> timesteps, run once over all items of every Dataset.
+            It sets the accumulation of the Trainer and the groups of a ``Mix``, so that a run is
+            the same on any number of ranks. None: the accumulation of the Trainer applies.
+        lengths: Lengths of the items of a Dataset: integers (items,) for ``train``, or kind ->
+            integers, or a function item -> timesteps that runs once over all items.
         rates: Field or axis -> sampling rate, as in ``open_store``, for all locations. Axes with
-            rates are linked: a window or chunk takes the same time of each.
-        axes: Field or axis -> ``Axis(rate, offset)``, for the same; for sequences in memory also
-            field -> name of its axis.
+            rates are linked: a window or chunk covers the same time on each of them.
+        axes: Field or axis -> ``Axis(rate, offset)``, for all locations; for sequences in memory
+            also field -> name of its axis.
         fields: Names of the fields to read; None: all.
-        whole: Names of fields along other axes that come whole with every window or chunk; without
-            it they are an error there, unless the axes are linked.
-        as_tuple: Names of batch entries to return as a tuple.
-        as_dict: Names of batch entries to return as a dict.
-        as_batch: Function of the batch whose result the model gets. On several ranks it must
-            include ``batch.weight`` (or ``score``) where a rank may get a padding batch.
-        transform: Function of a sequence that runs between reading and collating; it keeps lengths,
-            or declares with ``.lengths`` how it changes them. A view made by ``measure_lengths``
-            has its own transform: then measure every location, and pass none.
-        eval_transform: Transform for val, test and predict; None: ``transform``.
+        whole: Names of fields along other axes that each window or chunk includes completely. Other
+            fields along such axes raise an error, unless the axes are linked.
+        as_tuple: Names of fields and attributes of the batch to return as a tuple.
+        as_dict: Names of fields and attributes of the batch to return as a dict.
+        as_batch: Function of the batch whose result the model receives. On several ranks, the
+            result must include ``batch.weight`` (or ``score``) if there may be padding batches.
+        transform: ``transform(sequence, rng) -> dict``, or a ``columnar`` one. It keeps lengths, or
+            declares the changed ones with ``.lengths``. It must be None for views made by
+            ``measure_lengths``, which have their own; all locations must then be such views.
+        eval_transform: Transform of val, test and predict; None: ``transform``.
         dtype: Dtype of floating fields, such as ``"float32"``; or field -> dtype. Numbers that do
             not fit raise an error. None: as stored.
-        check_values: Whether a NaN or an infinity is an error.
+        check_values: Whether to raise an error for a NaN or an infinity.
         collator: A collator, or its registered name; None: padded.
-        collate_fn: A torch ``collate_fn``, whose result is returned: for the items of a Dataset, or
-            of a list, with ``lengths``, as they are, whatever they hold.
-        padding: Value of padding, for all fields or by name, ``targets`` included; None: 0.
+        collate_fn: A torch ``collate_fn``, whose result for a list of items is returned. The items
+            of a Dataset, or of a list with ``lengths``, may be of any type.
+        padding: Value of padding, for all fields or by name, including ``targets``; None: 0.
         shift: Timesteps between inputs and ``batch["targets"]``; with several fields name -> shift.
-        sort_within_batch: Whether rows are in descending length, where they are not lanes.
-        tail: Batch of a rank that has none left in the last step of training: ``fill`` (a row of
-            weight 0), ``drop`` (no uneven step) or ``repeat``. Evaluations: ``fill``.
+        sort_within_batch: Whether to sort the rows of a batch by descending length, except lanes.
+        tail: Treatment of ranks without a batch in the last step of training: ``fill`` (a row of
+            weight 0), ``drop`` (no uneven step) or ``repeat``. Evaluation always uses ``fill``.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``; ``mask``:
-            its row has weight 0; ``replace``: its row is the longest other row, cropped. Ids are
-            listed in ``seqdata-errors-rank0.jsonl`` in the log folder.
-        max_errors: Largest number of such errors in a run, over all ranks and resumes.
-        on_changed: Treatment of training data that changed since a state was saved: ``error``;
-            ``next_epoch`` to begin the next epoch with it, at an epoch's end also with another
-            policy or seed; ``next_segment``, with
-            ``Segments(Mix(...), batches=...)`` or ``Feedback``, to continue with other parts or
-            shares of the mixture where the next segment begins.
-        seed: Seed of order and transforms; None: the one of ``seed_everything``, else 0.
-        num_workers: Number of processes that read, for each rank and loader; 0: none.
-        prefetch: Number of groups of batches that a thread makes ahead; 0: no thread.
+            its row has weight 0; ``replace``: its row is the longest other row, cropped. The file
+            ``seqdata-errors-rank0.jsonl`` in the log folder lists the ids.
+        max_errors: Maximum number of masked or replaced errors in a run, over ranks and resumes.
+        on_changed: Treatment of training data that changed since a state was saved. ``error``
+            raises. ``next_epoch`` begins the next epoch with the new data; at the end of an epoch,
+            policy or seed may differ too. ``next_segment``, with
+            ``Segments(Mix(...), batches=...)`` or ``Feedback``, continues with other parts or
+            shares of the mixture from the next segment on.
+        seed: Seed of order and transforms; None: the seed of ``seed_everything``, or else 0.
+        num_workers: Number of worker processes of each rank and loader; 0: none.
+        prefetch: Number of groups of batches that a thread reads ahead; 0: no thread.
         start_method: Start method of workers; None: ``forkserver`` if available, else ``spawn``.
-        stall_timeout: Seconds without progress after which ``StallError`` is raised.
-        persistent_workers: Whether workers of an evaluation stay for the next one; workers of
-            training stay until the end of the fit.
-        pin_memory: Whether batches are copied into pinned memory; None: if the Trainer uses CUDA.
-        group: Column whose equal values make a sequence, of tables with a row per timestep, as in
-            ``open_store``; for all locations, as the next three.
+        stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        persistent_workers: Whether to keep workers of an evaluation alive for the next evaluation.
+            Workers of training live until the end of the fit.
+        pin_memory: Whether to copy batches into pinned memory; None: if the Trainer uses CUDA.
+        group: Column that identifies the sequence of a row, for tables with a row per timestep, as
+            in ``open_store``. It applies to all locations, as do ``order``, ``id`` and ``backend``.
         order: Column by which the rows of each group are sorted.
         id: Field that names sequences.
         backend: Backend that opens the locations, as in ``open_store``.
         split: Parts of ``train``: ``{"train": 0.8, "val": 0.2}``, with ``test`` and ``predict`` if
-            needed, as fractions of the sequences, or ranges such as ``"..2024-01-01"`` with
-            ``along``; and further options of ``split``: ``by``, ``along``, ``seed``,
-            ``stratify``, ``exact``, ``context``, ``unit``. Without a part ``predict``, the last one
-            is predicted.
+            needed, as fractions of the sequences, or as ranges such as ``"..2024-01-01"`` with
+            ``along``. Other keys are the options ``by``, ``along``, ``seed``, ``stratify``,
+            ``exact``, ``context`` and ``unit`` of ``split``. Without a part ``predict``, the last
+            part is the data to predict.
         statistics: Field -> estimator, such as ``MeanStd()``, its name, or in YAML its
-            ``class_path`` and ``init_args``: fitted on the training part in
-            ``setup``, and on nothing else; they are applied before ``transform``, saved in
-            checkpoints, and used again when a run is continued or evaluated. Or what ``fit``
-            returned, or a function of the training part that returns such a mapping.
-        where: The sequences that are used: field -> a value, a list of values, or a range
-            ``"start..stop"``, of numbers or dates; ``length`` is the timesteps. Or a function of a
-            sequence that returns a bool.
-        rename: Field -> its new name, which all other arguments use.
-        prepare: Function of an opened store that returns the store to use, before it is split; or
-            that store and a list of notes for ``describe``.
-        missing: The rule for missing values of tables with ``group``, as in ``open_store``.
+            ``class_path`` and ``init_args``; or the result of ``fit``; or a function of the
+            training part that returns such a mapping. Estimators are fitted in ``setup``, on the
+            training part only, and applied before ``transform``. Checkpoints include the fitted
+            statistics, which resumed runs and evaluations use again.
+        where: Selection of sequences: field -> a value, a list of values, or a range
+            ``"start..stop"`` of numbers or dates, where ``length`` is the number of timesteps; or a
+            function of a sequence that returns a bool.
+        rename: Field -> new name, which all other arguments use.
+        prepare: Function that runs before the split. It takes an opened store, and returns the
+            store to use, or this store and a list of notes for ``describe``.
+        missing: Rule for missing values of tables with ``group``, as in ``open_store``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -247,7 +247,7 @@ class SequenceDataModule(_Base):
         """Set an attribute; a Trainer must be of a package that the class inherits from.
 
         Raises:
-            ConfigError: If the Trainer is of ``pytorch_lightning``, imported too late.
+            ConfigError: If the Trainer is of ``pytorch_lightning``, which was imported too late.
         """
         other: Any = sys.modules.get(_OTHER_NAME)
         if name == "trainer" and value is not None:
@@ -265,7 +265,7 @@ class SequenceDataModule(_Base):
         self.val_dataloader = absent  # type: ignore[method-assign]
 
     def __iter__(self) -> NoReturn:
-        """Raise: a Trainer of the other package takes a DataModule for a loader.
+        """Raise an error, because a Trainer of the other package iterates over it as a loader.
 
         Raises:
             ConfigError: Always.
@@ -288,7 +288,7 @@ class SequenceDataModule(_Base):
         return descriptions.format_opened(str(self), self._options, self._sources)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy: the data, but no Trainer, no run and no threads."""
+        """Return the state of a copy, without Trainer, run and threads."""
         coordinator = RankCoordinator()
         return {
             **self.__dict__,
@@ -313,7 +313,7 @@ class SequenceDataModule(_Base):
         """Open the data of a stage, and compare it over all ranks; a second call changes nothing.
 
         Raises:
-            SeqDataError: If it failed on any rank, or ranks differ; raised on every rank.
+            SeqDataError: If opening fails on a rank, or ranks differ; every rank raises it.
         """
         error, values, noted = None, dict[str, Any](), dict[str, Any]()
         self._folder = adapter.get_run_folder(self.trainer)  # collective: before a rank can fail
@@ -329,10 +329,10 @@ class SequenceDataModule(_Base):
         check_consistent(world, values, error, advisory=advisory)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the position and statistics of a saved fit; outside a fit only its statistics.
+        """Load the position and statistics of a saved fit; outside a fit, only its statistics.
 
         Raises:
-            ResumeError: If the state does not fit; the message has the reason.
+            ResumeError: If the state does not match this run; the message has the reason.
         """
         if self._train_run is not None and adapter.is_fitting(self.trainer):
             if self._sources.restore_fitted(state_dict):
@@ -346,8 +346,8 @@ class SequenceDataModule(_Base):
     def state_dict(self) -> dict[str, Any]:
         """Return the state, equal on all ranks; a collective operation.
 
-        It has the position and everything that the plan depends on, about 1 kB of JSON; the
-        statistics of transforms; the weights of ``Feedback``; and, in the middle of an epoch, the
+        It contains the position and everything that determines the plan (about 1 kB of JSON), the
+        statistics of transforms, the weights of ``Feedback``, and, in the middle of an epoch, the
         training states of all ``LaneStates``.
         """
         return {} if self._train_run is None else self._train_run.state_dict()
@@ -365,22 +365,22 @@ class SequenceDataModule(_Base):
         return TrainerLoader(engine, start, synchronize=self._synchronize, epoch=epoch)
 
     def val_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
-        """Return the validation loaders: one, or a list in the order of the names."""
+        """Return the validation loader, or a list of loaders in the order of ``val``."""
         return self._make_evaluation_loaders("val")
 
     def test_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
-        """Return the test loaders: one, or a list in the order of the names."""
+        """Return the test loader, or a list of loaders in the order of ``test``."""
         return self._make_evaluation_loaders("test")
 
     def predict_dataloader(self) -> TrainerLoader | list[TrainerLoader]:
-        """Return the prediction loaders: one, or a list in the order of the names."""
+        """Return the prediction loader, or a list of loaders in the order of ``predict``."""
         return self._make_evaluation_loaders("predict")
 
     def stop(self, why: str) -> None:
         """Make every rank raise ``PreemptedError`` before the same next batch.
 
-        The batch may be of training or of an evaluation. Only a flag is set, so that a signal
-        handler may call it, on any rank.
+        The batch may be of training or of an evaluation. The call only sets a flag, so that a
+        signal handler of any rank may call it.
 
         Args:
             why: Reason in the message, such as the name of the signal.
@@ -399,16 +399,16 @@ class SequenceDataModule(_Base):
         kind: DataKind = "train",
         name: str | None = None,
     ) -> StepBatch:
-        """Rebuild one batch of a run, bit for bit; of a ``Zip`` the batches of all parts, by name.
+        """Rebuild one batch of a run bit for bit; for a ``Zip``, name -> batch of each part.
 
-        No Trainer is needed. A batch is identified by epoch and index, which the batch and every
-        error in it carry, or by a step of a rank. Ranks and positions are those of the latest fit,
-        if there was one.
+        No Trainer is needed. A batch is identified by its epoch and index, which are attributes of
+        the batch and of every error in it, or by a step of a rank. Ranks and positions default to
+        those of the latest fit.
 
         Args:
             epoch: Epoch of the plan.
             batch: Index of the batch in the plan.
-            step: Step of a rank, if ``batch`` is not given.
+            step: Index of a step of a rank, if ``batch`` is None.
             rank: Rank of the step; with ``batch``, rank of the lanes.
             world: Number of ranks.
             from_position: Number of batches of the epoch that were trained before the run began.
@@ -418,7 +418,7 @@ class SequenceDataModule(_Base):
         Raises:
             ConfigError: If the arguments do not identify a batch, or its weights are unknown.
             PlanError: If the batch does not exist.
-            DataError: If rebuilding fails as the run did.
+            DataError: If a sequence of the batch cannot be read or transformed, as in the run.
         """
         request = ReplayRequest(
             epoch=epoch, batch=batch, step=step, rank=rank, world=world, from_position=from_position
@@ -434,7 +434,7 @@ class SequenceDataModule(_Base):
     def replay_command(
         self, *, epoch: int, batch: int, kind: DataKind = "train", name: str | None = None
     ) -> str:
-        """Return the command that replays a batch, or a call if there is no command.
+        """Return the command that replays a batch, or a Python call if there is no command.
 
         Args:
             epoch: Epoch of the plan.
@@ -446,17 +446,17 @@ class SequenceDataModule(_Base):
 
     @property
     def statistics(self) -> Statistics | None:
-        """The fitted statistics; None before ``setup``, or if there are none."""
+        """Fitted statistics; None before ``setup``, or if there are none."""
         found = self._options.statistics
         return found if isinstance(found, Statistics) else None
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Sizes that a model needs, by kind and field; the training data is opened for it.
+        """Sizes that a model needs: kind -> field -> size. The property opens the training data.
 
-        ``features`` are the numbers of a timestep, or of a value per sequence, of a field of
-        floats; ``vocabulary`` counts the ids of a field of tokens, padding and unknown ones
-        included; ``classes`` those of labels.
+        ``features`` is the number of features of a timestep, or of a value per sequence, for fields
+        of floats. ``vocabulary`` is the number of ids of a field of tokens, including padding and
+        unknown tokens. ``classes`` is the number of labels.
 
         Raises:
             SeqDataError: If the data cannot be opened.
@@ -465,7 +465,7 @@ class SequenceDataModule(_Base):
         return descriptions.measure_sizes(self._options, self._sources)
 
     def describe(self) -> str:
-        """Return what was opened, sorted, filled, skipped, split and fitted, as lines of text.
+        """Return lines of text about the opened, sorted, filled, skipped, split and fitted data.
 
         Raises:
             SeqDataError: If the data cannot be opened.
@@ -474,18 +474,17 @@ class SequenceDataModule(_Base):
         return descriptions.describe_sources(str(self), self._options, self._sources)
 
     def predict(self, trainer: Any, model: Any, *, ckpt_path: Any = None) -> pa.Table:
-        """Predict with a model, and return the predictions as a table of Arrow.
+        """Predict with a model, and return the predictions as an Arrow table, equal on every rank.
 
-        The data is ``predict``; without it, with ``split``, its part ``predict``, ``test`` or
-        ``val``. A row is a timestep (or a sequence, if predictions are per sequence), with the id,
-        the date if there is one, ``position`` in the data, and a column of each
-        prediction, the name of its field with ``_pred``, in the unit of the data. Of windows with a
-        horizon each row is a timestep of the horizon.
+        The data is ``predict``, or, without it, the part ``predict``, ``test`` or ``val`` of
+        ``split``. A row is a timestep (of the horizon, for windows with one), or a sequence if
+        predictions are per sequence. Columns are the id, the date if there is one, ``position`` in
+        the data, and the predictions, named ``<field>_pred`` and in the unit of the data.
 
         Args:
             trainer: A Trainer.
-            model: A model whose ``predict_step`` returns tensors with a row for each row of the
-                batch, named by the field that they predict.
+            model: A model whose ``predict_step`` returns field -> tensor, with a row for each row
+                of the batch.
             ckpt_path: Checkpoint, as in ``trainer.predict``.
 
         Raises:
@@ -498,7 +497,7 @@ class SequenceDataModule(_Base):
             self._options = self._sources.options
 
     def on_exception(self, exception: BaseException) -> None:
-        """Stop all threads, and add the batch to an exception of a step."""
+        """Stop all threads, and add a note about the batch to an exception of a step."""
         add_evaluation_context(self.trainer, exception)
         if self._train_run is not None:
             self._train_run.add_context(
@@ -515,7 +514,7 @@ class SequenceDataModule(_Base):
             self._train_run.restore_trainer()
 
     def _prepare(self, stage: str) -> Description:
-        """Make the engines of a stage; return the description that ranks compare."""
+        """Create the engines of a stage, and return the description that ranks compare."""
         if stage not in _KINDS_BY_STAGE:
             stages = "'fit', 'validate', 'test' or 'predict'"
             raise ConfigError(must_be("datamodule: `stage`", stages, repr(stage)))

@@ -1,7 +1,7 @@
-"""A mean whose value does not depend on the number of processes.
+"""Mean whose value does not depend on the number of processes.
 
-The mean of the ranks' means is wrong if ranks have different numbers of rows or timesteps; the
-quotient of sums and counts in float64 is correct.
+The mean of the means of ranks is wrong if ranks have different numbers of rows or timesteps. The
+quotient of the sums and counts of all ranks, in float64, is correct.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from seqdata.errors import ConfigError
 
 
 class ExactMean:
-    """Quotient of a sum and a count, both float64, over batches and, once, over ranks.
+    """Mean over batches and ranks: the quotient of a sum and a count, both in float64.
 
-    Make it a plain attribute of a module: DDP would overwrite a buffer.
+    Ranks communicate only in ``compute``. The object is not a buffer of a module, which DDP would
+    overwrite, but a plain attribute.
 
     Examples:
         >>> mean = ExactMean()
@@ -39,11 +40,11 @@ class ExactMean:
         """Add the sum and the count of a batch, without waiting for a device.
 
         Args:
-            total: Sum (), of any dtype, such as ``(score * loss).sum()``.
-            count: Count (), of any dtype, such as ``score.sum()``.
+            total: Sum of the values, () of any dtype, such as ``(score * loss).sum()``.
+            count: Number of values, () of any dtype, such as ``score.sum()``.
 
         Raises:
-            ConfigError: If one of them is not a single number.
+            ConfigError: If an argument is a tensor with dimensions.
         """
         self._total = self._total + _check_scalar("total", total)
         self._count = self._count + _check_scalar("count", count)
@@ -51,8 +52,9 @@ class ExactMean:
     def compute(self) -> float:
         """Return the mean over all ranks; 0.0 if the count is 0.
 
-        With a process group it is a collective operation: call it on every rank, at the epoch's
-        end. Ranks with the same rows (tensor parallel) do not change the mean.
+        With a process group, it is a collective operation that every rank must call, for example at
+        the end of an epoch. The mean does not change if several ranks have the same rows (tensor
+        parallel), as long as all rows are on the same number of ranks.
         """
         pair = [float(self._total), float(self._count)]
         sums = torch.tensor(pair, dtype=torch.float64, device="cpu")

@@ -61,13 +61,13 @@ class Loader:
     """Iterate over batches of sequences; all ranks take the same number of steps.
 
     ``iter()`` alone has no effect. The first ``next()`` continues at the loaded position if a state
-    was loaded, and otherwise begins the next epoch. If you leave a loop early, the rest of the
-    epoch is skipped.
+    was loaded, and otherwise begins the next epoch. If a loop is left early, the rest of the epoch
+    is skipped.
 
     Args:
-        store: A store, the location of one, or sequences in memory (a list of arrays: field ``x``;
-            dicts; a pandas, Polars or Arrow table); or a torch Dataset, with ``lengths``. Several
-            by name, with a policy that draws from them: ``Mix``; or ``Zip``, whose steps are dicts.
+        store: A store, the location of one, sequences in memory (a list of arrays as field ``x``, a
+            list of dicts, a pandas, Polars or Arrow table), or a torch Dataset with ``lengths``.
+            With a ``Mix`` or ``Zip``: name -> one of these. Steps of a ``Zip`` are dicts.
         batching: Policy of the epochs, or its registered name.
         world: This rank and the number of ranks, and for a ring the time part of each row; None:
             those of the default process group, else ``World(0, 1)``. A loader that was made for one
@@ -92,8 +92,8 @@ class Loader:
         check_values: Whether to raise an error that names the sequence for a NaN or an infinity.
         collator: A collator or its name; None: padded. A function of one argument is used as a
             ``collate_fn``.
-        collate_fn: A torch ``collate_fn``, whose result for a list of samples is returned: for the
-            items of a Dataset, or of a list, with ``lengths``, as they are, whatever they hold.
+        collate_fn: A torch ``collate_fn``, whose result for a list of items is returned. The items
+            of a Dataset, or of a list with ``lengths``, may be of any type.
         padding: Value of padding, for all fields or by name, including the ``targets`` of a shift;
             None: the value of the collator, 0.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` if several

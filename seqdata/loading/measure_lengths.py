@@ -1,7 +1,7 @@
-"""Measuring of the lengths of a transform's results, which are cached next to the data.
+"""Measurement of the lengths of a transform's results, which are cached next to the data.
 
-If a transform cannot declare its length law, as with tokenizers, it is run over all sequences once.
-``TransformedRows`` are the results themselves, as they are written.
+A transform that cannot declare its lengths, such as a tokenizer, runs once over all sequences.
+``TransformedRows`` are the results, for writing.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ from seqdata.storage.views import (
 )
 from seqdata.storage.writing.progress import progress_bar
 
-CHUNK_SEQUENCES = 64  # sequences that are transformed together
+# Number of sequences that are transformed together.
+CHUNK_SEQUENCES = 64
 _LENGTHS = "lengths"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LengthMeasurer:
-    """Measures lengths; it can be sent to a worker process.
+    """Fetcher of lengths, which can be sent to a worker process.
 
     Attributes:
         transform_applier: Applier of the transform.
-        collate: Always None: nothing is collated.
+        collate: None, because results are not collated.
     """
 
     transform_applier: TransformApplier
@@ -65,11 +66,11 @@ class _LengthMeasurer:
 
     @property
     def reader(self) -> FieldReader:
-        """The reader of the sequences."""
+        """Reader of the sequences."""
         return self.transform_applier.reader
 
     def fetch(self, request: StepRequest) -> tuple[Columns, Axes]:
-        """Return the lengths of the results, as the only piece of a column."""
+        """Return the lengths of the results, in a column with a single piece."""
         applier, reader = self.transform_applier, self.reader
         with StopIterationGuard("measure_lengths: `transform`", reader.transform):
             results = applier.compute_results(reader.read_inputs(request.spans), request)
@@ -86,27 +87,31 @@ def measure_lengths(
     axis: str = DEFAULT_AXIS,
     cache: bool = True,
 ) -> View:
-    """Run a transform over all sequences, and return a view that carries it and its lengths.
+    """Run a transform over all sequences, and return a view with the transform and its lengths.
 
-    The view is used as a store, without ``transform=``; views of it keep the transform. Random
-    numbers are those of seed 0 and epoch 0, and lengths must not depend on them.
+    A Loader or DataModule uses the view as a store, without an argument ``transform``. Views of
+    this view keep the transform. Random numbers in the measurement are those of seed 0 and epoch 0;
+    lengths must not depend on random numbers.
 
     Args:
         store: A store, the location of one, or sequences in memory.
-        transform: ``transform(sequence, rng) -> dict``, or a columnar one.
-        num_workers: Number of processes; 0: this process. With processes the transform must be a
-            function of a module.
-        progress: Whether to show a bar; None: if standard error is a terminal.
-        axis: The axis whose lengths are measured.
-        cache: Whether to use cached lengths if data and transform are unchanged. They are cached in
-            the folder of an Arrow store, if it can be written.
+        transform: ``transform(sequence, rng) -> dict``, or a ``columnar`` one.
+        num_workers: Number of worker processes; 0: use this process. With worker processes, the
+            transform must be a function of a module.
+        progress: Whether to show a progress bar; None: if standard error is a terminal.
+        axis: Name of the axis whose lengths are measured.
+        cache: Whether to use cached lengths if data and transform are unchanged. Lengths are always
+            saved in the folder of the store, if there is one and it is writable.
+
+    Returns:
+        View of ``store`` whose ``lengths`` are those of the results.
 
     Raises:
-        ConfigError: If the transform declares its lengths, the store already carries a transform,
-            or the transform cannot be sent to a process.
-        WorkerDiedError: If a process ended before its work was done.
-        StallError: If a process made no progress for two minutes.
-        DecodeError: If a result does not fit, or has no field along the axis; it names the
+        ConfigError: If ``num_workers`` is negative, if the transform declares its lengths, if the
+            store already has a transform, or if the transform cannot be sent to a process.
+        WorkerDiedError: If a process ends before its work is done.
+        StallError: If a process makes no progress for two minutes.
+        DecodeError: If a result is invalid, or has no field along the axis. The message names the
             sequence.
 
     Examples:
@@ -185,15 +190,15 @@ def _make_request(
 
 
 class TransformedRows:
-    """The sequences of a view as its transform makes them, for writing: ``RowsByNumber``.
+    """Results of the transform of a view, for writing; a ``RowsByNumber``.
 
-    Random numbers are those by which lengths were measured: of seed 0, epoch 0.
+    Random numbers are those of the measurement, with seed 0 and epoch 0.
 
     Args:
-        view: A view that carries a transform.
-        carried: The carried transform.
-        key: Name of the field of ids, if they are not just numbers and no result has such a
-            field; empty: ``id``.
+        view: View with a transform.
+        carried: Transform of the view.
+        key: Name of the field of ids, if sequences have ids other than their indices; empty:
+            ``id``.
     """
 
     def __init__(self, view: Store, carried: MeasuredTransform, key: str) -> None:
@@ -207,7 +212,7 @@ class TransformedRows:
 
     @property
     def axes(self) -> dict[str, str | None]:
-        """Field -> axis, of all fields of numbers except single numbers."""
+        """Field -> axis, for all fields of numbers except single numbers."""
         if not len(self):
             return {}
         results, _ = self._compute(np.zeros(1, dtype=np.int64))
@@ -225,7 +230,11 @@ class TransformedRows:
         return self.rows_at(np.arange(len(self), dtype=np.int64))
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-        """Yield sequences by their indices in the view, in this order."""
+        """Yield sequences by their indices in the view, in the given order.
+
+        Raises:
+            DecodeError: If a result has a length other than the measured one.
+        """
         has_keys = has_ids(self._view)
         for first in range(0, len(numbers), CHUNK_SEQUENCES):
             chunk = numbers[first : first + CHUNK_SEQUENCES]
@@ -241,7 +250,7 @@ class TransformedRows:
         """Return the results of sequences, and their ids.
 
         Raises:
-            DecodeError: If a result has another length than the measured one.
+            DecodeError: If a result has a length other than the measured one.
         """
         applier, reader = self._applier, self._applier.reader
         request = _make_request(self._store, numbers, self._occurrences)
@@ -280,7 +289,7 @@ def _lengths_along(
     """Return the lengths of results along the axis, int64 (n,).
 
     Raises:
-        DecodeError: If no field runs along it, or two of them differ.
+        DecodeError: If no field runs along the axis, or if two such fields differ in length.
     """
     axis, ids = applier.reader.axis, request.ids
     names = results.along(axis)
@@ -307,7 +316,7 @@ def _lengths_along(
 def _run_in_workers(
     measurer: _LengthMeasurer, num_workers: int, requests: Iterator[StepRequest], count: int
 ) -> Iterator[Iterator[tuple[Columns, Axes]]]:
-    """Yield the results of ``map(measurer.fetch, requests)``, made in worker processes."""
+    """Yield the results of ``map(measurer.fetch, requests)``, computed in worker processes."""
     engine_options = EngineOptions(num_workers=min(num_workers, count))
     pools = WorkerPoolCache(measurer, engine_options)
     try:
@@ -332,7 +341,7 @@ def _cache_path(store: Store, transform: Any, axis: str) -> Path | None:
 
 
 def _load_cached(path: Path, count: int) -> NDArray[Any] | None:
-    """Return cached lengths; None if there are none that fit."""
+    """Return cached lengths; None if there are none, or if they are not valid."""
     content = read_with_digest(path)
     if content is None:
         return None

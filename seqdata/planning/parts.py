@@ -22,11 +22,12 @@ from seqdata.protocols import Policy
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The weight and the policy of one part of a mixture.
+    """Weight and policy of one part of a mixture.
 
     Args:
-        weight: Weight of the part, relative to those of the others; 0: nothing is drawn of it.
-        policy: Policy that makes its batches; None: the policy of the mixture.
+        weight: Weight of the part, relative to the weights of other parts; 0: nothing is drawn from
+            the part.
+        policy: Policy that makes the batches of the part; None: the policy of the mixture.
 
     Raises:
         ConfigError: If an argument is invalid.

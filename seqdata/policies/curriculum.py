@@ -1,12 +1,12 @@
 """Policy ``curriculum``: short sequences first, by rules that are declared before the run.
 
-Each epoch, or each segment of the run, is planned by the same policy with the limit of length that
-holds then, so its number of batches is known, and a resumed run plans what it would have planned.
+The same policy plans each epoch, or each segment of the run, with the limit of length at that time.
+Numbers of batches are therefore known, and a resumed run has the plans of an uninterrupted run.
 
-With a declared number of batches a run goes through stages, in each of which one policy makes the
-batches. It goes through what it plans over in passes, which do not end where an epoch does: batch
-``j`` of a stage is batch ``j % n`` of its pass ``j // n``. So a stage has no sequence again before
-all others have come, and any batch is found by its index.
+With a declared number of batches, a run consists of stages, in each of which one policy makes the
+batches. A stage reads its sequences in passes, which continue across the end of an epoch: batch
+``j`` of a stage is batch ``j % n`` of its pass ``j // n``. A stage therefore repeats no sequence
+before it has read all others, and any batch is found by its index.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from seqdata.planning.policy import (
 from seqdata.protocols import Policy
 from seqdata.report import PlanReport, make_report
 
-_CACHED_PASSES = 2  # a reader may be in the next one already
+# Two, because a reader may already be in the next pass.
+_CACHED_PASSES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a run: consecutive batches that one policy makes.
+    """Stage of a run: consecutive batches that one policy makes.
 
     Attributes:
-        first: Index of its first batch in the run.
+        first: Index of the first batch in the run.
         policy: Policy that makes the batches.
         pass_batches: Number of batches of each pass.
     """
@@ -57,10 +58,15 @@ class Stage:
     pass_batches: int
 
     def plan_pass(self, index: SequenceIndex, seed: int, number: int) -> Plan:
-        """Return the plan of a pass; no two stages have the same random numbers.
+        """Return the plan of a pass; each stage has different random numbers.
+
+        Args:
+            index: Lengths of the sequences.
+            seed: Seed of the run.
+            number: Index of the pass.
 
         Raises:
-            PlanError: If the number of batches is not that of the policy.
+            PlanError: If the plan does not have the number of batches that the policy declares.
         """
         own_seed = derive_part_seed(seed, f"stage from {self.first}") if self.first else seed
         with StopIterationGuard("stages: `policy`", self.policy):
@@ -76,11 +82,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedTable(PiecewiseTable):
-    """The batches of one epoch of a run in stages.
+    """Batches of one epoch of a run in stages.
 
     Attributes:
-        stages: The stages of the epoch, in order.
-        index: The lengths.
+        stages: Stages of the epoch, in order.
+        index: Lengths of the sequences.
         seed: Seed of the plans.
         first: Number of batches of the run before this epoch.
         count: Number of batches of this epoch.
@@ -94,7 +100,7 @@ class StagedTable(PiecewiseTable):
     _plans: dict[tuple[int, int], Plan] = field(default_factory=dict)
 
     def drawn_batch(self, number: int) -> DrawnBatch:
-        """Return the drawn sequences, with a key of random numbers for each pass over the data."""
+        """Return the drawn sequences, with a key of random numbers that differs in each pass."""
         stage, own_pass, within = self._find_pass(number)
         plan = self._make_plan(stage, own_pass)
         drawn = plan.drawn_batch(within)
@@ -110,11 +116,11 @@ class StagedTable(PiecewiseTable):
 
     @property
     def lookahead(self) -> int:
-        """Timesteps that the plans read past their spans."""
+        """Number of timesteps that the plans read after their spans."""
         return self._locate(0).plan.lookahead
 
     def first_plans(self) -> list[Plan]:
-        """Return the plan of each stage's first pass of the epoch."""
+        """Return the plan of the first pass of each stage of the epoch."""
         firsts = [max(stage.first - self.first, 0) for stage in self.stages]
         return [self._make_plan(*self._find_pass(number)[:2]) for number in firsts]
 
@@ -153,9 +159,9 @@ def make_staged_report(table: BatchTable, plans: Sequence[Plan]) -> PlanReport:
     """Return the report of an epoch.
 
     Args:
-        table: The batches.
-        plans: A plan of each stage: sequences that all of them leave out are dropped, those that
-            any of them splits are split.
+        table: Batches of the epoch.
+        plans: A plan of each stage. The report lists sequences that all plans drop as dropped, and
+            sequences that any plan splits or truncates as split or truncated.
     """
     reports = [plan.report for plan in plans]
     return replace(
@@ -189,17 +195,17 @@ class Curriculum(WrapperPolicy):
     For evaluation, only the inner policy plans the batches, without a limit.
 
     Args:
-        policy: Policy that makes the batches: one with ``max_length``, one around such a policy,
-            or a mixture of such policies.
+        policy: Policy that makes the batches: a policy with ``max_length``, a policy that wraps
+            one, or a mixture of such policies.
         max_length: Pairs of an epoch, or of a segment, and the maximum number of timesteps of a row
             from then on, increasing from 0; None as a maximum: no limit.
-        by: Function in place of these pairs: ``by(epoch)``, or ``by(segment)``, returns the maximum
-            number of timesteps, or None.
+        by: Function in place of ``max_length``: ``by(epoch)``, or ``by(segment)``, returns the
+            maximum number of timesteps, or None for no limit.
         segment: Number of batches of a segment, over all ranks. Segments are counted from the
             beginning of the run, independent of epochs; None: ``max_length`` and ``by`` count
             epochs.
-        batches: Number of batches of every epoch; None: with ``segment`` that of the inner policy
-            with the last limit of ``max_length``, with ``by`` that without a limit.
+        batches: Number of batches of every epoch. None, with ``segment``: the number of the inner
+            policy with the last limit of ``max_length``, or, with ``by``, without a limit.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -247,7 +253,7 @@ class Curriculum(WrapperPolicy):
         """Return the plan of an epoch.
 
         Raises:
-            PlanError: If no sequence is short enough.
+            PlanError: If no sequence is within the limit.
         """
         if self.repeats_sequences and len(index):
             return self._plan_stages(index, seed, epoch)
@@ -256,10 +262,10 @@ class Curriculum(WrapperPolicy):
         return plan
 
     def num_batches(self, index: SequenceIndex) -> int:
-        """Return the number of batches of every epoch; if they vary, of epoch 0 of seed 0.
+        """Return the number of batches of every epoch, or, if it varies, of epoch 0 with seed 0.
 
         Raises:
-            PlanError: If there is no sequence for one of the declared limits.
+            PlanError: If no sequence is within one of the declared limits.
         """
         rules = self.max_length or [(0, self._find_limit(0))]
         if self.repeats_sequences:
@@ -275,7 +281,7 @@ class Curriculum(WrapperPolicy):
 
     @property
     def repeats_sequences(self) -> bool:
-        """Whether an epoch may have a sequence several times: if its batches are declared."""
+        """Whether an epoch may repeat a sequence, because its number of batches is declared."""
         return self.segment is not None or self.batches is not None
 
     @property
@@ -289,7 +295,11 @@ class Curriculum(WrapperPolicy):
         return not (policy.policies and getattr(policy, "batches", None))
 
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
-        """Return the number of batches of an epoch of a seed."""
+        """Return the number of batches of an epoch.
+
+        Raises:
+            PlanError: If no sequence is within the limit.
+        """
         if self.repeats_sequences:
             return self.num_batches(index)
         policy = as_policy(self._for_epoch(epoch))

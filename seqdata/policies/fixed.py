@@ -113,7 +113,7 @@ class Sorted(ByLengthPolicy):
         balance_ranks: Number of consecutive batches of similar lengths, so that this number of
             ranks has equal work in a step. 1 gives a random order for any number of ranks. None
             means ``batches_per_update`` of the DataModule if set, otherwise the number of ranks of
-            the Loader or Trainer, or 1 if you call ``plan`` directly.
+            the Loader or Trainer, or 1 if ``plan`` is called directly.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -164,7 +164,7 @@ class Bucketed(ByLengthPolicy):
         balance_ranks: Number of consecutive batches of similar lengths, so that this number of
             ranks has equal work in a step. 1 gives a random order for any number of ranks. None
             means ``batches_per_update`` of the DataModule if set, otherwise the number of ranks of
-            the Loader or Trainer, or 1 if you call ``plan`` directly.
+            the Loader or Trainer, or 1 if ``plan`` is called directly.
 
     Raises:
         ConfigError: If an argument is invalid.

@@ -1,8 +1,8 @@
 """Policy ``mix``: batches of several datasets in fixed fractions, each with its own epochs.
 
-The part of a batch follows from the batch's index alone, so fractions are exact in every prefix,
-and a run continues anywhere. A part's batches are those of its own policy: every sequence once in
-each of the part's epochs, independent of the other parts.
+The index of a batch alone determines its part, so fractions are exact in every prefix, and a run
+can continue at any batch. The policy of a part makes the batches of the part, with every sequence
+once in each epoch of the part, independent of the other parts.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ _ROUNDED_BATCHES = 8  # an epoch is a multiple of so many: steps of so many rank
 class Mix(BasePolicy):
     """Batches of several named datasets, in fractions that hold for every prefix of an epoch.
 
-    Pass the datasets by name: ``Loader({"books": ..., "code": ...}, Mix(...))``. Each part is read
-    in its own epochs and shuffled again after each pass. In the next epoch of the mixture, the
-    part continues at its position. ``batch.part`` names the part, and ``batch.part_epoch`` is
-    the epoch of the part.
+    The Loader or DataModule takes the datasets by name, for example ``Loader({"books": ..., "code":
+    ...}, Mix(...))``. Each part is read in its own epochs and shuffled again after each pass. In
+    the next epoch of the mixture, the part continues at its position. ``batch.part`` names the
+    part, and ``batch.part_epoch`` is the epoch of the part.
 
-    Policies with lanes are mixed too: name a policy for each part, ``{"books": TBPTT(24, 256),
-    "code": TBPTT(8, 256)}``; or give the lanes of one to parts by weight, ``Mix({"books": 3,
-    "code": 1}, TBPTT(32, 256))``. Every step has all lanes, and a lane belongs to one part, so that
-    no state changes its source; ``batch.part`` names the part of each row. An epoch is a pass over
-    the part that is largest by weight; where it ends, states end, and other parts continue within
-    their sequences.
+    Policies with lanes can also be mixed. Either each part has its own policy, as in ``{"books":
+    TBPTT(24, 256), "code": TBPTT(8, 256)}``, or the parts share the lanes of one policy by weight,
+    as in ``Mix({"books": 3, "code": 1}, TBPTT(32, 256))``. Every step has all lanes. A lane belongs
+    to one part, so that no state continues in another dataset, and ``batch.part`` names the part of
+    each row. An epoch is a pass over the part with the largest weight. At its end states are
+    reset, and other parts continue within their sequences.
 
     Args:
         parts: Dict from name to a weight, to a ``Part``, or to a policy with lanes. The weight of a
@@ -91,24 +91,26 @@ class Mix(BasePolicy):
         policy: Policy of the parts for which ``parts`` has no policy.
         by: Quantity that weights are fractions of: ``batches``, ``timesteps`` or ``sequences``;
             None: batches, with ``rows`` sequences.
-        batches: Number of batches of an epoch; None: about one pass over the part that is largest
-            by weight, rounded up to a multiple of ``batches_per_update``, or of 8.
-        temperature: Weights are multiplied by n^(1/temperature), where n is a part's number of
-            sequences: with 1 fractions follow the sizes of the data, larger values make them more
-            even; at least 0.01. None: weights are not changed.
-        rows: Whether a batch has rows of all parts, made by one policy of as many rows as there are
-            sequences in all. The counts of a part's sequences differ by at most one, and the drawn
-            ones are even over lengths; ``batch.part`` is then a list. Epochs vary if the policy
-            counts lengths.
-        keep: ``update``: batches of one part are grouped, as many as a step has ranks or an update
-            has batches, so that the ranks of a step are of the same part; on one rank, the part of
-            each batch is chosen separately. ``batch``: it is so on any number of ranks.
-        batches_per_update: Number of batches of such a group; None: that of the DataModule, else
+        batches: Number of batches of an epoch; None: about one pass over the part with the largest
+            weight, rounded up to a multiple of ``batches_per_update``, or of 8.
+        temperature: Weights are multiplied by n^(1/temperature), where n is the number of sequences
+            of a part. With 1, fractions follow the sizes of the data; larger values make them more
+            even. At least 0.01; None: weights do not change.
+        rows: Whether a batch has rows of all parts. One policy then plans as many rows as all parts
+            have sequences. Sequences of a part are drawn almost equally often (counts differ by at
+            most one) and evenly over lengths. ``batch.part`` is a list. Epochs differ in their
+            number of batches if that of the policy depends on lengths.
+        keep: Number of batches for which the part is chosen together. ``update``: as many as a step
+            has ranks or an update has batches, so that all ranks of a step have the same part; on
+            one rank, the part of each batch is chosen separately. ``batch``: the part of each batch
+            is chosen separately, on any number of ranks.
+        batches_per_update: Number of batches of such a group; None: that of the DataModule, or else
             ``balance_ranks``.
-        shuffle: Whether the parts are shuffled; else each is in the data's order, and is not drawn
-            by weight: each of its sequences comes once in each of its epochs.
-        balance_ranks: Number of ranks of a step, also for the policies of the parts; None: that of
-            the Loader or Trainer with which the run begins, 1 in a plan that is made directly.
+        shuffle: Whether to shuffle the parts. Otherwise each part is in the order of the data, with
+            each sequence once in each epoch of the part.
+        balance_ranks: Number of ranks of a step, also for the policies of the parts. None: the
+            number of ranks of the Loader or Trainer at the beginning of the run, or 1 if ``plan``
+            is called directly.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -164,7 +166,7 @@ class Mix(BasePolicy):
 
     @property
     def axis(self) -> str:
-        """The axis that all parts are planned on."""
+        """Axis of the plans of all parts."""
         axes = {name: policy.axis for name, policy in self.policies.items()}
         if len(set(axes.values())) > 1:
             raise ConfigError(
@@ -175,7 +177,7 @@ class Mix(BasePolicy):
 
     @property
     def policies(self) -> Mapping[str, Policy]:
-        """Name -> the policy of the part."""
+        """Name -> policy, for each part."""
         return {name: self._get_policy(name) for name in self.parts}
 
     @property
@@ -188,13 +190,13 @@ class Mix(BasePolicy):
 
     @property
     def random(self) -> bool:
-        """Whether a part's windows are at random positions."""
+        """Whether windows of a part are at random positions."""
         policies = self.policies.values()
         makers = policies if self.rows else map(find_base_policy, policies)
         return any(as_policy(policy).random for policy in makers)
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Return the plan of an epoch; only the sizes of parts are computed before it is used."""
+        """Return the plan of an epoch; before its first use, it computes only sizes of parts."""
         if self.rows:
             mixture = self._make_row_mixture(index, seed)
             return mixture.plan(epoch, lambda: make_fingerprint(index, self, seed, epoch))
@@ -229,7 +231,7 @@ class Mix(BasePolicy):
         )  # fmt: skip
 
     def for_updates(self, batches_per_update: int) -> Mix:
-        """Return the mixture for updates of a number of batches; its own number stays."""
+        """Return the mixture for updates of a number of batches; its own number has priority."""
         if self.batches_per_update is not None or self.lanes:
             return self
         return replace(self, batches_per_update=batches_per_update)
@@ -240,9 +242,9 @@ class Mix(BasePolicy):
         return f"{text}, steps of one part for {ranks}"
 
     def for_ranks(self, ranks: int) -> Mix | None:
-        """Return the mixture balanced for a number of ranks; its own ``balance_ranks`` stays.
+        """Return the mixture balanced for a number of ranks; None with lanes.
 
-        None: lanes do not depend on ranks.
+        The mixture's own ``balance_ranks`` or ``batches_per_update`` has priority.
         """
         if self.lanes:
             return None
@@ -256,14 +258,18 @@ class Mix(BasePolicy):
 
     @property
     def max_changes(self) -> None:
-        """None: all changes of weights are kept, since the positions of parts follow from them."""
+        """None: all changes of weights are kept, because they determine the positions of parts."""
         return
 
     def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
-        """Return weights for ``plan_segment``, from a mapping by part or the string of a state.
+        """Return weights for ``plan_segment``.
+
+        Args:
+            index: Lengths of all parts.
+            weights: Part -> weight, or the string of a saved state.
 
         Raises:
-            ConfigError: If they are invalid.
+            ConfigError: If the weights are invalid, or the mixture has lanes.
         """
         del index
         self._refuse_segments()
@@ -272,7 +278,7 @@ class Mix(BasePolicy):
     def plan_segment(
         self, index: SequenceIndex, *, seed: int, segment: Segment, changes: Sequence[WeightChange]
     ) -> RoundFn:
-        """Return the function that plans a segment's only round; parts continue where they were."""
+        """Return the function that plans the single round of a segment; parts continue."""
         self._refuse_segments()
         if self.rows:
             plan = self._make_row_mixture(index, seed).plan_segment(segment, changes)
@@ -302,7 +308,7 @@ class Mix(BasePolicy):
 
     @property
     def varies(self) -> bool:
-        """Whether epochs differ in their number of batches, as they do if it depends on lengths."""
+        """Whether epochs differ in their number of batches, because it depends on lengths."""
         if not self.rows:
             return False
         return as_policy(self._rows_policy).items_per_sequence is None
@@ -321,13 +327,13 @@ class Mix(BasePolicy):
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
     ) -> NDArray[np.int64]:
-        """Return the index of each span among its sequence's windows, int64 (n,).
+        """Return the index of each span among the windows of its sequence, int64 (n,).
 
         Args:
-            index: The lengths of all parts.
+            index: Lengths of all parts.
             spans: int64 (n, 3): sequence, start, stop.
             seed: Seed of the plan.
-            epoch: The part's own epoch.
+            epoch: Epoch of the part.
         """
         if self.rows:
             return number_part_crops(self._rows_policy, index, spans, seed=seed, epoch=epoch)
@@ -420,7 +426,7 @@ class Mix(BasePolicy):
         return runs
 
     def _count_lane_steps(self, index: SequenceIndex) -> int:
-        """Return the number of steps of an epoch: a pass over the part largest by weight."""
+        """Return the number of steps of a pass over the part with the largest weight."""
         if self.batches is not None:
             return self.batches
         runs = self._make_lane_runs(index, 0)
@@ -487,7 +493,7 @@ class Mix(BasePolicy):
         return rate * own / (sequences if by == "sequences" else timesteps)
 
     def _count_batches(self, index: SequenceIndex, weights: list[int]) -> int:
-        """Return the number of batches of an epoch: a pass over the part largest by weight."""
+        """Return the number of batches of a pass over the part with the largest weight."""
         if self.batches is not None:
             return self.batches
         sizes = [

@@ -1,8 +1,8 @@
 """Policy ``segments``: weights that change within an epoch, at declared batches.
 
-The batches of changes are declared before the run, and the number of batches does not depend on the
-weights. So lengths are exact, batches that are read ahead are never outdated, and a resumed run
-makes the choices of the one before.
+The batches at which weights may change are declared before the run, and the number of batches does
+not depend on the weights. The length of an epoch is therefore exact, batches that are read ahead
+are never outdated, and a resumed run has the batches of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Segments(WrapperPolicy):
         policy: ``Weighted`` or ``Mix``. A ``Mix`` with ``rows`` must use ``Fixed``, ``Sorted``,
             ``Bucketed`` or random ``Windows``. The inner policy must not depend on the epoch, as a
             ``Curriculum`` does.
-        batches: Number of batches of a segment, over all ranks; the last one of an epoch may have
-            fewer.
+        batches: Number of batches of a segment, over all ranks. The last segment of an epoch may
+            have fewer.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -79,11 +79,11 @@ class Segments(WrapperPolicy):
 
     @property
     def changes_weights(self) -> bool:
-        """Whether a run may change weights in an epoch."""
+        """True: a run may change weights within an epoch."""
         return True
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Return the plan of an epoch with the policy's own weights."""
+        """Return the plan of an epoch with the weights of the policy."""
         return self.plan_epoch(index, seed=seed, epoch=epoch, history=self.make_history())
 
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
@@ -92,14 +92,18 @@ class Segments(WrapperPolicy):
         return self.policy.num_batches(index)
 
     def make_history(self) -> WeightHistory:
-        """Return the history of a run that has set no weights."""
+        """Return the history of a run without changes of weights."""
         return WeightHistory(cast(SupportsWeightChanges, self.policy).max_changes)
 
     def make_weights(self, index: SequenceIndex, weights: Any) -> Weights:
         """Return weights in the form of the policy.
 
+        Args:
+            index: Lengths of the sequences.
+            weights: float (sequences,) for ``Weighted``, or part -> weight for a ``Mix``.
+
         Raises:
-            ConfigError: If they are invalid.
+            ConfigError: If the weights are invalid.
         """
         return cast(SupportsWeightChanges, self.policy).make_weights(index, weights)
 
@@ -109,10 +113,10 @@ class Segments(WrapperPolicy):
         """Return the plan of an epoch whose segments have the weights of a run.
 
         Args:
-            index: The lengths.
+            index: Lengths of the sequences.
             seed: Seed of the run.
             epoch: Index of the epoch.
-            history: Weights of the run, looked up when a segment is planned.
+            history: Weights of the run, which are read when a segment is planned.
         """
         policy: Any = self.policy
 
@@ -141,7 +145,7 @@ class Segments(WrapperPolicy):
 
 
 def _check_epochs(policy: Policy) -> None:
-    """Raise if a policy depends on the epoch, which the rounds of a segment do not have."""
+    """Raise if a policy depends on the epoch, because the rounds of a segment have no epoch."""
     varying = find_varying(policy)
     if varying is None:
         return

@@ -167,15 +167,15 @@ class TBPTT(BasePolicy):
         segments: Whether a row continues with the next sequence of the lane if a sequence ends
             within a chunk. Lanes are then packed by timesteps, and ``batch.segments`` lists the
             spans of rows.
-        jitter: Whether the lengths of chunks vary from step to step, or their law (``Jitter``): the
-            same lengths in every epoch, in another order. ``batch.lr_scale`` is the factor of the
-            learning rate. Needs ``continuous`` or ``segments``.
+        jitter: Whether the lengths of chunks vary from step to step, or a ``Jitter`` that sets the
+            variation. Every epoch has the same lengths in another order. ``batch.lr_scale`` is the
+            factor of the learning rate. Needs ``continuous`` or ``segments``.
         shuffle: Whether to shuffle sequences in every epoch. False keeps the order of the data.
         axis: Axis whose lengths the plan uses.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         seconds: Duration of a row in place of ``chunk``, the nearest number of timesteps: for
-            stores whose sampling rates are known (``open_store(rates=)``). ``time`` gives way to a
-            faster linked axis of which it is whole timesteps.
+            stores with known sampling rates (``open_store(rates=)``). As in ``Windows``, a faster
+            linked axis may replace ``time``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -276,10 +276,10 @@ class TBPTT(BasePolicy):
         return True
 
     def in_timesteps(self, store: Store) -> Self | None:
-        """Return the policy with its seconds as timesteps of a store's axis; None without seconds.
+        """Return the policy with seconds converted to timesteps of a store; None without seconds.
 
         Raises:
-            ConfigError: If the sampling rate of the axis is not known, or the time is too short.
+            ConfigError: If the sampling rate of the axis is unknown, or the duration is too short.
         """
         if self.seconds is None:
             return None

@@ -65,7 +65,7 @@ class TokenBudget(SequencePolicy):
         balance_ranks: Number of consecutive batches of similar lengths, so that this number of
             ranks has equal work in a step. 1 gives a random order for any number of ranks. None
             means ``batches_per_update`` of the DataModule if set, otherwise the number of ranks of
-            the Loader or Trainer, or 1 if you call ``plan`` directly.
+            the Loader or Trainer, or 1 if ``plan`` is called directly.
 
     Raises:
         ConfigError: If an argument is invalid.

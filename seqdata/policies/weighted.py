@@ -134,9 +134,9 @@ class Balanced:
 
 
 def balanced(field: str) -> Balanced:
-    """Return weights for ``Weighted``: 1 / (number of sequences of a sequence's value of a field).
+    """Return weights for ``Weighted`` that draw each value of a field equally often.
 
-    Each value is then drawn equally often, independent of its fraction in the data.
+    The weight of a sequence is 1 / (number of sequences with the same value).
 
     Args:
         field: Name of a field with one value per sequence: a number or a string.
@@ -153,7 +153,7 @@ def balanced(field: str) -> Balanced:
 
 @dataclass(frozen=True, slots=True)
 class Weighted(WrapperPolicy):
-    """Batches of sequences that are drawn by weight, different ones in every epoch.
+    """Batches of sequences that are drawn by weight, with other draws in every epoch.
 
     The policy draws a sequence ``draws * weight / sum of weights`` times on average. In each epoch
     the number is rounded down or up at random. With equal weights and without ``draws``, each
@@ -164,12 +164,12 @@ class Weighted(WrapperPolicy):
     Args:
         policy: Policy that makes batches of the drawn sequences. It must not have lanes. To combine
             with ``Curriculum``, pass the ``Weighted`` policy to ``Curriculum``.
-        weights: Name of a field with one number per sequence; an array (sequences,) in the order of
-            the store; ``balanced("label")``; None: all are equal.
+        weights: Name of a field with one number per sequence, an array (sequences,) in the order of
+            the store, or a result of ``balanced``. None: all weights are equal.
         draws: Number of draws of an epoch; None: the number of sequences that the inner policy
             plans.
-        importance: Whether ``batch.weight`` is 1 / (N p) for a sequence that is drawn with
-            probability p of N sequences, so that a weighted mean is that of the data as it is.
+        importance: Whether ``batch.weight`` is 1 / (N p), where p is the probability of the
+            sequence among N sequences. Weighted means then estimate those of the unweighted data.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -278,7 +278,7 @@ class Weighted(WrapperPolicy):
         """Return weights for ``plan_segment``.
 
         Raises:
-            ConfigError: If they are invalid, or not one for each sequence.
+            ConfigError: If the weights are invalid, or there is not one for each sequence.
         """
         array = weights if isinstance(weights, WeightArray) else make_weight_array(weights)
         replace(self, weights=array)._compute_weights(index)
@@ -292,7 +292,7 @@ class Weighted(WrapperPolicy):
         segment: Segment,
         changes: Sequence[WeightChange],
     ) -> RoundFn:
-        """Return the function that plans a segment's rounds, each with draws of its own."""
+        """Return the function that plans the rounds of a segment, each with separate draws."""
         weights = changes[-1].weights if changes else self.weights
         draws = self._count_segment_draws(index, segment)
         rates = replace(self, weights=weights, draws=draws)._compute_rates(index)

@@ -44,18 +44,18 @@ Anchor = Literal["start", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Windows(BlockPolicy):
-    """Windows of every sequence, ``batch_size`` in a batch; 10^9 of them cost no memory.
+    """Batches of ``batch_size`` windows of all sequences; windows need no memory in a plan.
 
     Windows start at 0, ``stride``, 2 x ``stride``, … with start + size + horizon <= length.
     Sequences that are too short have no window, and the report of the plan lists them.
 
     Args:
-        size: Number of timesteps of the context; or pass ``seconds``. With ``(low, high)``, each
-            window has a random size, which differs between epochs.
-        stride: Timesteps from one start to the next; None: ``size``. With ``random`` there is one
-            window in each stride, at a random start, so that longer sequences have more windows. A
-            ``Fraction``, not with ``random``: window k starts at the timestep nearest to k times
-            it.
+        size: Number of timesteps of the context; None: ``seconds`` sets it. With ``(low, high)``,
+            each window has a random size, which differs between epochs.
+        stride: Number of timesteps from one start to the next; None: ``size``. With ``random``,
+            each stride has one window, at a random start, so that longer sequences have more
+            windows. With a ``Fraction``, which excludes ``random``, window k starts at the timestep
+            nearest to k times the stride.
         batch_size: Number of windows of a batch.
         horizon: Number of timesteps of the future.
         random: Whether windows start at random positions, which differ between epochs.
@@ -66,17 +66,18 @@ class Windows(BlockPolicy):
         shuffle: True shuffles all data, in another order in every epoch. ``"blocks"`` shuffles
             within blocks of 2^18 consecutive sequences, for data larger than memory on slow disks.
             False keeps the order of the data. See "How data is shuffled" in the docs.
-        axis: The axis that is planned on. With seconds, ``time`` gives way to a faster linked axis
-            of which they are whole timesteps.
-        seconds: Duration of the context, in place of ``size``: for stores whose sampling rates are
-            known (``open_store(rates=)``). Window k starts at k times the stride, without drift.
+        axis: Axis whose lengths the plan uses. With seconds, ``time`` stands for the first of
+            ``time`` and the linked axes, fastest first, on which all durations are integer numbers
+            of timesteps, or else for the fastest axis.
+        seconds: Duration of the context, in place of ``size``, for stores with known sampling rates
+            (``open_store(rates=)``). Window k starts at k times the stride, without drift.
         stride_seconds: Time from one start to the next, in place of ``stride``; None: ``seconds``.
         horizon_seconds: Duration of the future, in place of ``horizon``.
-        min_size: Least number of timesteps of a context; None: ``size``. A sequence that is shorter
-            than a window gives one of all its timesteps; and where ``size`` leaves timesteps over,
-            at the end that is not the anchor, they are in a shorter window of their own.
-        aligned: Whether a batch has the window at one position of all sequences that have it, in
-            the order of the data, in place of ``batch_size`` windows.
+        min_size: Minimum number of timesteps of a context; None: ``size``. A sequence that is too
+            short for a window of ``size`` has one shorter window, and so have the timesteps that
+            remain at the end opposite to the anchor.
+        aligned: Whether each batch has, in the order of the data, the windows of all sequences at
+            one position, in place of ``batch_size`` windows.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -175,10 +176,10 @@ class Windows(BlockPolicy):
         return any(value is not None for value in found)
 
     def in_timesteps(self, store: Store) -> Self | None:
-        """Return the policy with its seconds as timesteps of a store's axis; None without seconds.
+        """Return the policy with seconds converted to timesteps of a store; None without seconds.
 
         Raises:
-            ConfigError: If the sampling rate of the axis is not known, or a time is too short.
+            ConfigError: If the sampling rate of the axis is unknown, or a duration is too short.
         """
         if not self._has_seconds:
             return None
@@ -200,13 +201,13 @@ class Windows(BlockPolicy):
 
     @property
     def _size_bounds(self) -> tuple[int, int]:
-        """The most and the least timesteps of ``size``."""
+        """Maximum and minimum number of timesteps of ``size``."""
         size: Any = self.size or 0
         return (size, size) if isinstance(size, int) else (size[1], size[0])
 
     @property
     def least_size(self) -> int:
-        """Least timesteps of a context."""
+        """Minimum number of timesteps of a context."""
         return self.min_size or self._size_bounds[1]
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
@@ -246,9 +247,16 @@ class Windows(BlockPolicy):
     def crop_numbers(
         self, index: SequenceIndex, spans: NDArray[np.int64], *, seed: int, epoch: int
     ) -> NDArray[np.int64]:
-        """Return the index of each span among its sequence's windows, int64 (n,); 0 on a grid.
+        """Return the index of each span among the windows of its sequence, int64 (n,).
 
-        Random windows at the same position have the index of the first of them.
+        Without ``random``, all indices are 0. Random windows at the same position have the index of
+        the first of them.
+
+        Args:
+            index: Lengths of the sequences.
+            spans: int64 (n, 3): sequence, start, stop.
+            seed: Seed of the plan.
+            epoch: Epoch of the plan.
         """
         numbers = np.zeros(len(spans), dtype=np.int64)
         if not self.random:
@@ -270,7 +278,7 @@ class Windows(BlockPolicy):
 
     @property
     def items_per_sequence(self) -> int | None:
-        """Number of items of each sequence that is not left out; None: it differs."""
+        """Number of windows of each sequence that is not dropped; None: it differs."""
         return self.per_sequence if self.random and self.stride is None else None
 
     def _make_cutter(self) -> FixedSizeCutter:
@@ -300,14 +308,14 @@ class Windows(BlockPolicy):
 
 @dataclass(frozen=True, slots=True)
 class WindowSizes:
-    """The timesteps of windows.
+    """Sizes of windows.
 
     Attributes:
-        size: Most timesteps of a context.
-        horizon: Timesteps of the future.
-        least: Least timesteps of a context.
-        is_drawn: Whether each is drawn from ``least`` to ``size``; else it is ``size``, and less
-            only where that does not fit.
+        size: Maximum number of timesteps of a context.
+        horizon: Number of timesteps of the future.
+        least: Minimum number of timesteps of a context.
+        is_drawn: Whether each size is drawn from ``least`` to ``size``. Otherwise it is ``size``,
+            or less only where that does not fit.
     """
 
     size: int

@@ -1,13 +1,13 @@
-"""Policy ``zip``: a batch of each of several datasets in every step.
+"""Policy ``zip``: one batch from each of several datasets in every step.
 
-One part leads: its epochs are those of the steps. The others go through their own epochs, one after
-another, and continue in the next epoch where they were. All of it follows from epoch and index of a
-step, so a run continues anywhere.
+One part is the lead, whose epochs are the epochs of the steps. Other parts are read in their own
+epochs, one after another, and continue in the next epoch at their positions. Epoch and index of a
+step determine its batches, so a run can continue at any step.
 
-An epoch of a part is cut from the endless run of its own epochs, as long as that of the part that
-leads. So batch k of epoch e of any part is found without playing the batches before it. Place in
-the flow: policies of parts -> a plan per part, which the engine of the part plays, and a plan of
-all parts together, by which steps are counted.
+The epochs of a part form an endless run, which is cut into pieces as long as an epoch of the lead.
+Batch k of epoch e of any part is therefore found without the batches before it. Place in the flow:
+policies of parts -> a plan per part, which the engine of the part executes, and a plan of all parts
+together, which counts steps.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _ONLY_PART = PartOrder((), ~0)
 
 @dataclass(frozen=True, slots=True)
 class ZippedPart(WrapperPolicy):
-    """The policy of one part, over its own store: its endless run, cut into epochs of one length.
+    """Policy of one part over its own store, with epochs as long as those of the lead.
 
     Attributes:
         name: Name of the part.
         policy: Policy of the part.
-        batches: Number of batches of an epoch: that of the part that leads.
+        batches: Number of batches of an epoch of the lead.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ZippedPart(WrapperPolicy):
     batches: int
 
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
-        """Return the plan of an epoch; the part continues where the epoch before has ended."""
+        """Return the plan of an epoch; the part continues at the end of the previous epoch."""
         table = self.make_table(index, seed, epoch)
         (run,) = table.parts
         origin = PlanOrigin(
@@ -84,10 +84,10 @@ class ZippedPart(WrapperPolicy):
         """Return the batches of an epoch.
 
         Args:
-            index: The lengths of the part.
+            index: Lengths of the part.
             seed: Seed of the part.
-            epoch: Epoch of the steps, not the part's own.
-            first_sequence: Index of the part's first sequence in these batches.
+            epoch: Epoch of the steps, which may differ from that of the part.
+            first_sequence: Index of the first sequence of the part in these batches.
         """
 
         def make_run() -> PartRun:
@@ -182,12 +182,12 @@ def make_zip_report(batch_table: BatchTable, parts: Sequence[MixTable]) -> PlanR
 
 @dataclass(frozen=True, slots=True)
 class Zip(BasePolicy):
-    """A batch of each of several named datasets in every step.
+    """Steps with one batch from each of several named datasets.
 
-    Pass the datasets by name: ``Loader({"labelled": ..., "unlabelled": ...}, Zip(...))``. A step is
-    a dict from name to ``SequenceBatch``. Each batch has the fields, ``weight`` and
-    ``loss_scale`` of its own dataset. ``batch["unlabelled"].part_epoch`` counts the passes over
-    a part.
+    The Loader or DataModule takes the datasets by name, for example ``Loader({"labelled": ...,
+    "unlabelled": ...}, Zip(...))``. A step is a dict from name to ``SequenceBatch``. Each batch has
+    the fields, ``weight`` and ``loss_scale`` of its own dataset. ``batch["unlabelled"].part_epoch``
+    counts the passes over a part.
 
     Every part is read without repetition and shuffled again after each pass. A part continues at
     its position in the next epoch, so that all sequences of a long part are read.
@@ -196,8 +196,8 @@ class Zip(BasePolicy):
         parts: Name -> policy of the part.
         lead: Part whose number of batches determines the length of an epoch; None: the part with
             the most batches, or the first of several equal ones.
-        shuffle: Whether the parts are shuffled; else each is in the data's order, and is not drawn
-            by weight: each of its sequences comes once in each of its epochs.
+        shuffle: Whether to shuffle the parts. Otherwise each part is in the order of the data, with
+            each sequence once in each epoch of the part.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -253,12 +253,12 @@ class Zip(BasePolicy):
 
     @property
     def axis(self) -> str:
-        """The axis of the part that leads, or of the first; each is planned on its own."""
+        """Axis of the lead, or of the first part; the plan of each part uses its own axis."""
         return self.parts[next(iter(self.parts)) if self.lead is None else self.lead].axis
 
     @property
     def policies(self) -> Mapping[str, Policy]:
-        """Name -> the policy of the part."""
+        """Name -> policy, for each part."""
         if self.shuffle:
             return dict(self.parts)
         return {name: disable_shuffle(policy) for name, policy in self.parts.items()}
@@ -273,7 +273,7 @@ class Zip(BasePolicy):
     def plan(self, index: SequenceIndex, *, seed: int, epoch: int) -> Plan:
         """Return the plan of an epoch, in which a batch has the rows of all parts of a step.
 
-        The engine plays a plan for each part; this one tells the sequences of a step.
+        The engine executes a plan for each part; this plan lists the sequences of a step.
         """
         starts = accumulate(map(len, index.parts.values()), initial=0)
         tables = [
@@ -288,22 +288,22 @@ class Zip(BasePolicy):
         return Plan.lazy(ZipTable(tables), origin, lookahead=lookahead)
 
     def count_batches(self, index: SequenceIndex, *, seed: int, epoch: int) -> int:
-        """Return the number of steps of every epoch: the batches of the part that leads."""
+        """Return the number of steps of every epoch, which is the number of batches of the lead."""
         del seed, epoch
         return self._count_batches(index)[self.find_lead(index)]
 
     def find_lead(self, index: SequenceIndex) -> str:
-        """Return the name of the part that leads."""
+        """Return the name of the lead."""
         if self.lead is not None:
             return self.lead
         counts = self._count_batches(index)
         return max(counts, key=counts.__getitem__)
 
     def split(self, index: SequenceIndex) -> dict[str, ZippedPart]:
-        """Return the policy of each part, over its own store, in the data's order.
+        """Return the policy of each part over its own store, in the order of the data.
 
         Raises:
-            ConfigError: If the data has no names, or others than the policy.
+            ConfigError: If the data has no names, or names that differ from those of the policy.
             PlanError: If a part has no batch.
         """
         policies, count = self.policies, self.num_batches(index)

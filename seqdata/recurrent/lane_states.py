@@ -1,7 +1,7 @@
-"""LaneStates: the recurrent state of each lane, carried from chunk to chunk by the module.
+"""``LaneStates``: the recurrent states of lanes, which a module carries from chunk to chunk.
 
-It is a plain attribute of a module, not a buffer, since DistributedDataParallel overwrites buffers
-with those of rank 0.
+A ``LaneStates`` is a plain attribute of a module, not a buffer, because DistributedDataParallel
+overwrites buffers with those of rank 0.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ STATE_VERSION = 2
 
 
 class LaneStates:
-    """The recurrent states of lanes: ``take`` before a chunk, ``put`` after it.
+    """Recurrent states of lanes, to ``take`` before a chunk and to ``put`` after it.
 
-    Each loader has a table of its own (``batch.loader``), so that training, validation and the
-    sanity check do not interfere. In checkpoints of a Trainer with a ``SequenceDataModule`` the
-    training tables of all ranks are saved automatically, and can be resumed on any number of ranks,
-    if it is an attribute of a module, or in a list, tuple or dict of one.
+    Each loader has a separate table of states (``batch.loader``), so that training, validation and
+    the sanity check do not interfere. A Trainer with a ``SequenceDataModule`` saves the training
+    tables of all ranks in its checkpoints, and can resume them on any number of ranks. For this,
+    the object must be an attribute of a module, or in a list, tuple or dict of one.
 
     Args:
-        initial: The initial state of a sequence, without the dimension ``dim`` of rows: a tensor,
-            or tuples, lists and dicts of tensors, such as parameters, or a function that returns
-            it; gradients flow into it. None: zeros.
-        dim: The dimension of rows in a state: 1 for torch's LSTM and GRU.
+        initial: Initial state of a sequence, without the dimension ``dim`` of rows: a tensor, or
+            tuples, lists and dicts of tensors, such as parameters, or a function that returns one
+            of these. Gradients flow into it. None: zeros.
+        dim: Dimension of rows in a state; 1 for the LSTM and GRU of torch.
 
     Raises:
-        ConfigError: If ``dim`` is not a dimension.
+        ConfigError: If ``dim`` is not an integer of at least 0.
 
     Examples:
         state = self.lanes.take(batch)
@@ -61,10 +61,11 @@ class LaneStates:
 
     @staticmethod
     def find_in(module: nn.Module) -> dict[str, LaneStates]:
-        """Return every LaneStates of a module and its submodules, by path.
+        """Return path -> LaneStates, for all of a module and its submodules.
 
-        It is an attribute, ``rnn.lanes``, or in a list, tuple or dict of one, ``rnn.lanes[0]``;
-        Lightning's copies of hyperparameters are not looked at.
+        A path is the name of an attribute, such as ``rnn.lanes``, or of an item in a list, tuple or
+        dict of one, such as ``rnn.lanes[0]``. Copies of hyperparameters that Lightning keeps are
+        skipped.
         """
         attributes = {
             f"{path}.{name}" if path else name: value
@@ -83,23 +84,23 @@ class LaneStates:
 
     @property
     def has_initial(self) -> bool:
-        """Whether sequences begin with a state that was given, and not with zeros."""
+        """Whether sequences begin with ``initial`` and not with zeros."""
         return self._initial is not None
 
     def take(self, batch: SequenceBatch, table: str | None = None) -> Tree | None:
-        """Return the state of each row: that of its lane, or the initial one if a sequence begins.
+        """Return the state of each row: the state of its lane, or the initial state of a sequence.
 
         Args:
-            batch: A batch of lanes.
-            table: Name of the table; None: that of the batch's loader.
+            batch: A batch with lanes.
+            table: Name of the table; None: the table of the batch's loader.
 
         Returns:
-            Detached state of r rows in dimension ``dim``; None if all begin with zeros and no state
-                is known yet, which torch's modules take as zeros.
+            State with r rows in dimension ``dim``. States of lanes are detached. None if all rows
+                begin with zeros and the form of a state is unknown; modules of torch accept it.
 
         Raises:
-            PlanError: If the batch does not follow the last one that was put back.
-            ResumeError: If nothing was put back, and it is not batch 0.
+            PlanError: If the batch does not follow the batch of the latest ``put``.
+            ResumeError: If the batch is not batch 0 of its epoch, and there was no ``put``.
             ConfigError: If the batch has no lanes.
         """
         name, lanes = batch.loader if table is None else table, _lanes_of(batch)
@@ -113,25 +114,26 @@ class LaneStates:
     def run(
         self, rnn: Recurrent, batch: SequenceBatch, x: str | Tensor, state: Tree | None
     ) -> tuple[Tensor, Tree]:
-        """Run the rows of a batch, each up to its own end; idle and padding rows are dropped.
+        """Run the rows of a batch, each up to its own length; idle and padding rows do not run.
 
-        If all rows are full, this is one call of ``rnn``. Otherwise a module of torch receives
-        packed rows, and any other callable is called once for each length.
+        If all rows are full, ``rnn`` is called once. Otherwise a module of torch receives packed
+        rows, and any other callable is called once for each length.
 
         Args:
-            rnn: An LSTM, GRU or RNN of torch, also within ``torch.compile``, DDP, FSDP or Fabric,
-                or ``rnn(x, state) -> (out, state)`` over rows first.
-            batch: A batch of lanes.
-            x: The field, or a tensor (r, T, *shape).
-            state: The result of ``take``.
+            rnn: An LSTM, GRU or RNN of torch, also wrapped by ``torch.compile``, DDP, FSDP or
+                Fabric, or a function ``rnn(x, state) -> (out, state)`` with rows as dimension 0 of
+                ``x``.
+            batch: A batch with lanes.
+            x: Name of a field, or a tensor (r, T, *shape).
+            state: Result of ``take``.
 
         Returns:
-            Outputs (r, T, *shape), 0 in padding; and the state of each row at its end, or at the
-                start of the next window.
+            Outputs, (r, T, *shape), 0 in padding, and the state of each row at its end, or, with
+                overlap, at the beginning of the next chunk.
 
         Raises:
-            ConfigError: If ``rnn`` is bidirectional, a module of which it is unknown whether it
-                takes rows first, cannot run under autocast, or inputs do not fit the batch.
+            ConfigError: If ``rnn`` is bidirectional, if it is a module with an unknown order of
+                dimensions, if it cannot run under autocast, or if inputs do not match the batch.
         """
         cell = make_cell(rnn, self._dim)
         if isinstance(x, str):
@@ -143,16 +145,17 @@ class LaneStates:
         return run(cell, batch, x, start if state is None else state, start)
 
     def put(self, batch: SequenceBatch, state: Tree, table: str | None = None) -> None:
-        """Store the state of each row for its lane's next chunk; idle and padding rows keep theirs.
+        """Store the states of rows for the next chunk; lanes of idle and padding rows keep theirs.
 
         Args:
             batch: The batch of ``take``.
-            state: State after the batch, of r rows; it is detached.
-            table: As in ``take``.
+            state: State after the batch, with r rows in dimension ``dim``; it is detached.
+            table: Name of the table, as in ``take``.
 
         Raises:
-            PlanError: If the batch does not follow the last one that was put back.
-            ConfigError: If the state has other rows than the batch.
+            PlanError: If the batch does not follow the batch of the latest ``put``.
+            ResumeError: If the batch is not batch 0 of its epoch, and there was no ``put``.
+            ConfigError: If the batch has no lanes, or the state has a different number of rows.
         """
         name, lanes = batch.loader if table is None else table, _lanes_of(batch)
         current = self._find_table(name, batch, lanes)
@@ -166,10 +169,10 @@ class LaneStates:
         self._tables[name] = LaneTable(progress, batch_numbers, state, self._dim, batch.loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return states of this rank's lanes in all tables, by lane: ints and tensors on the CPU.
+        """Return the states of the lanes of this rank in all tables: ints and tensors on the CPU.
 
-        Together with the loader's state it lets a plain loop resume exactly. With several ranks
-        each has its own lanes: save the result of ``gathered``.
+        With this state and that of the loader, a plain training loop can resume exactly. On several
+        ranks, each rank has its own lanes, and ``gathered`` returns the state to save.
         """
         return {"version": STATE_VERSION, "tables": self._tables_as_dicts()}
 
@@ -177,8 +180,8 @@ class LaneStates:
         """Return the ``state_dict`` with the lanes of all ranks; a collective operation.
 
         Args:
-            group: The process group; None: the default one. Without a process group it is the
-                ``state_dict``.
+            group: Process group; None: the default group. Without any process group, the result is
+                the ``state_dict`` of this process.
 
         Raises:
             ResumeError: If ranks are at different batches.
@@ -196,10 +199,13 @@ class LaneStates:
         return {"version": STATE_VERSION, "tables": tables}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load saved states: each rank takes those of its lanes, on any number of ranks.
+        """Load saved states, of any number of ranks; each rank then uses those of its lanes.
+
+        Args:
+            state: Result of ``state_dict`` or ``gathered``.
 
         Raises:
-            ResumeError: If they are of another version, or damaged.
+            ResumeError: If the state is damaged or has another version.
         """
         version = state.get("version") if isinstance(state, Mapping) else repr(state)
         if type(version) is not int or version != STATE_VERSION:
@@ -228,16 +234,16 @@ class LaneStates:
         self._tables, self._previous = tables, {}
 
     def replace_states(self, table: str, change: Callable[[Tree], Tree]) -> None:
-        """Replace the states of a table, but not the batches that they are of.
+        """Replace the states of a table, but not the index of its batch.
 
-        For layers that other processes run: each has put back those of its own layers only.
+        This merges the states of layers that run on different processes.
 
         Args:
-            table: Name of the table; nothing is done if it does not exist.
+            table: Name of the table; a table that does not exist is ignored.
             change: Function of the states of all lanes that returns states of the same shapes.
 
         Raises:
-            ConfigError: If the states have other lanes.
+            ConfigError: If the number of lanes changes.
         """
         current = self._tables.get(table)
         if current is not None:
@@ -245,11 +251,11 @@ class LaneStates:
             self._tables[table] = replace(current, state=state)
 
     def tables_of(self, loader: str, epoch: int) -> list[str]:
-        """Return the names of a loader's table, and of those that it has put back to in an epoch.
+        """Return the names of the table of a loader and of its other tables in an epoch.
 
         Args:
             loader: Name of the loader.
-            epoch: The epoch.
+            epoch: Index of the epoch.
         """
         others = [
             name
@@ -259,9 +265,10 @@ class LaneStates:
         return [loader, *sorted(others)]
 
     def saved(self, table: str, epoch: int, number: int) -> dict[str, Any] | None:
-        """Return a table of this rank before a batch; empty if not in use, None if lost.
+        """Return a table of this rank before a batch; empty if not in use, None if unknown.
 
-        The latest batch can be undone: if its step failed, it is trained again.
+        The table before the latest batch is also known, because a resumed run trains a batch again
+        if its step failed.
 
         Args:
             table: Name of the table.
@@ -314,7 +321,13 @@ class LaneStates:
         self._previous.pop(table, None)
 
     def forgive(self, loader: str, epoch: int, number: int) -> None:
-        """Accept a loader's batch whose states were lost: its sequences start with none."""
+        """Accept a batch of a loader without states; its sequences start with the initial state.
+
+        Args:
+            loader: Name of the loader.
+            epoch: Epoch of the batch.
+            number: Index of the batch.
+        """
         self._tables = {
             name: table for name, table in self._tables.items() if table.loader != loader
         }
@@ -337,7 +350,7 @@ class LaneStates:
         return self._lost_batches.get(batch.loader) == (batch.epoch, batch.number)
 
     def _initial_rows(self, batch: SequenceBatch) -> Tree | None:
-        """Return the learned initial state, repeated for each row; gradients flow into it."""
+        """Return the initial state, repeated for each row; gradients flow into it."""
         if self._initial is None:
             return None
         initial = self._initial() if callable(self._initial) else self._initial
@@ -353,7 +366,7 @@ class LaneStates:
     def _row_states(
         self, batch: SequenceBatch, state: Tree, batch_numbers: tuple[int, ...], start: Tree | None
     ) -> Tree:
-        """Return the states of rows: the initial one if a sequence begins or there is no state."""
+        """Return the states of rows, or the initial state if a sequence begins or has no state."""
         resets = batch.on_cpu("reset")
         mask = resets if batch.reset is None else batch.reset
         if min(batch_numbers) == NO_BATCH:

@@ -18,12 +18,12 @@ from seqdata.storage.data_location import ShardLayout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayColumn:
-    """One field of the spans that were read: a ``Column``.
+    """One field of the spans of a batch; a ``Column``.
 
     Attributes:
         dtype: Dtype of one element.
         shape: Shape of one timestep.
-        pieces: (length, *shape) each, of that dtype.
+        pieces: Array of each span, (length, *shape), of that dtype.
     """
 
     dtype: np.dtype[Any]
@@ -46,12 +46,13 @@ class ArrayColumn:
         """Copy all pieces into place and pad.
 
         Args:
-            out: (timesteps, *shape), of the column's dtype.
-            bounds: int64 (n+1,), ascending.
-            padding: The bytes of one element; None: zeros.
+            out: Output, (timesteps, *shape), in the dtype of the column.
+            bounds: int64 (n+1,), ascending. Piece i is copied to the beginning of
+                ``out[bounds[i]:bounds[i + 1]]``, and the rest of this range is padded.
+            padding: Bytes of one element of padding; None: zeros.
 
         Raises:
-            ValueError: If ``bounds`` do not fit ``out``, or its dtype differs.
+            ValueError: If ``bounds`` do not match ``out``, or its dtype differs.
         """
         offsets = bounds.tolist()
         is_rising = len(offsets) == len(self.pieces) + 1 and offsets == sorted(offsets)

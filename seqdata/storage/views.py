@@ -1,10 +1,10 @@
-"""Stores as users see them: to inspect and to select from. Only indices are copied.
+"""Stores for users, to inspect and to select from. Only indices are copied.
 
-``SequenceStore`` is what every store has beyond the contract of ``protocols.Store``, made of that
-contract alone. ``View`` selects sequences and fields of a base; views of views compose to one array
-of numbers and one table of names over the base. A view may carry a transform and the lengths that
-were measured of its results; views of it carry them on. Place in the flow: between a store and the
-index that is planned over. Reads: numbers, ids. Makes: stores.
+``SequenceStore`` adds methods to the protocol ``protocols.Store``, on which alone they depend.
+``View`` selects sequences and fields of a base; views of views are combined to one array of indices
+and one table of names over the base. A view may have a transform and the measured lengths of its
+results, which views of it keep. Place in the flow: between a store and the index of plans. Reads:
+indices, ids. Makes: stores.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from seqdata.storage.store_rows import Predicate, iter_answers, iter_dicts, read
 
 
 class SequenceStore(Store):
-    """Base of every opened store: look at sequences and fields, and select from them.
+    """Base of every opened store, with methods to inspect and select sequences and fields.
 
-    All of it is made of the members of ``protocols.Store``. A backend's store may inherit this
-    class; one that does not is wrapped in a view of all its sequences when it is opened.
+    The methods depend only on the members of ``protocols.Store``. The store of a backend may
+    inherit this class; otherwise it is wrapped in a view of all its sequences when it is opened.
 
     Examples:
         >>> from seqdata import open_store
@@ -84,15 +84,15 @@ class SequenceStore(Store):
         """Draw a histogram of the lengths with matplotlib.
 
         Args:
-            ax: Axes to draw into; None: those of a new figure.
-            axis: Axis of the lengths; None: all, below each other, or in given axes the first.
+            ax: Axes to draw into; None: axes of a new figure.
+            axis: Axis of the lengths; None: all axes, below each other, or, with ``ax``, the first.
 
         Returns:
-            The axes; of several axes of the data the figure.
+            The axes, or the figure if it has several axes of the data.
 
         Raises:
             ConfigError: If matplotlib is not installed.
-            UnknownNameError: If the data has no such axis.
+            UnknownNameError: If the data does not have the axis.
 
         Examples:
             >>> from seqdata import open_store
@@ -103,7 +103,7 @@ class SequenceStore(Store):
 
     @property
     def ids(self) -> Ids:
-        """The id of each sequence, by its own positions as ``lengths``; read when asked for."""
+        """Id of each sequence, in the order of ``lengths``; ids are read on access."""
         kept: dict[str, Any] = self.__dict__
         if "_ids" not in kept:
             kept["_ids"] = Ids(self)
@@ -111,11 +111,11 @@ class SequenceStore(Store):
         return found
 
     def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return the positions of sequences by their ids, int64 (n,), as ``take`` takes them.
+        """Return the positions of sequences with given ids, int64 (n,), for ``take``.
 
         Raises:
-            UnknownNameError: If there is no such id; it is a ``KeyError``, too.
-            ConfigError: If two sequences have an id.
+            UnknownNameError: If an id does not exist; this is also a ``KeyError``.
+            ConfigError: If two sequences have the same id.
         """
         return self.ids.find(ids)
 
@@ -124,17 +124,17 @@ class SequenceStore(Store):
     @overload
     def __getitem__(self, number: slice) -> SequenceStore: ...
     def __getitem__(self, number: int | str | slice) -> dict[str, Any] | SequenceStore:
-        """Return one sequence as a dict of its ``id`` and fields; of a slice, the view.
+        """Return one sequence as a dict of its ``id`` and fields, or a view for a slice.
 
-        Arrays are copies. What is stored is shown: a transform that a view carries is not applied.
+        Arrays are copies. Values are as stored; the transform of a view is not applied.
 
         Args:
-            number: Its position, from 0, negative ones from the end; or its id.
+            number: Position of the sequence, from 0 (negative: from the end), or its id.
 
         Raises:
-            IndexError: If there is no such sequence.
-            UnknownNameError: If there is no such id; it is a ``KeyError``, too.
-            DataError: If what is stored is damaged.
+            IndexError: If the position is out of range.
+            UnknownNameError: If the id does not exist; this is also a ``KeyError``.
+            DataError: If the stored data is damaged.
         """
         if isinstance(number, slice):
             return take(self, np.arange(*number.indices(len(self)), dtype=np.int64))
@@ -143,31 +143,31 @@ class SequenceStore(Store):
         return read_dict(self, check_number(number, len(self)))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Return the sequences as dicts, in order, read some at a time; arrays are copies."""
+        """Return an iterator over the sequences as dicts, in order; arrays are copies."""
         return iter_dicts(self)
 
     def take(self, numbers: ArrayLike) -> View:
-        """Return the view of sequences by their positions here, in this order; repeats allowed."""
+        """Return the view of sequences at given positions, in this order; repeats are allowed."""
         return take(self, numbers)
 
     def where(self, mask: ArrayLike | Predicate) -> View:
         """Return the view of the sequences where ``mask`` is True.
 
         Args:
-            mask: bool (sequences,), or a function of one sequence, a mapping of its fields, that
-                returns a bool; only the fields that it asks for are read.
+            mask: bool (sequences,), or a function of one sequence (a mapping of its fields) that
+                returns a bool. Only the fields that the function uses are read.
         """
         return where(self, mask)
 
     def select(self, *names: str) -> View:
-        """Return the view of all sequences with these fields only, in this order."""
+        """Return the view of all sequences with only the given fields, in this order."""
         return _select_fields("select", self, select_names(self.fields, names))
 
     def rename(self, names: Mapping[str, str]) -> View:
-        """Return the view whose fields have other names.
+        """Return a view with renamed fields.
 
         Args:
-            names: Name -> new name; fields that are not named keep theirs.
+            names: Name -> new name; other fields keep their names.
         """
         return _select_fields("rename", self, rename_fields(self.fields, names))
 
@@ -177,14 +177,14 @@ class SequenceStore(Store):
         """Return the store with further fields, which are kept in memory.
 
         Args:
-            fields: Name -> values in the order of this store, or a dict id -> value. An array or a
-                list of numbers or strings has one per sequence; of a list of arrays each is ragged.
-            axes: Field -> its axis, also a new one; None: one value per sequence.
+            fields: Name -> values in the order of this store, or dict id -> value. Arrays and lists
+                of numbers or strings have a value per sequence; a list of arrays is ragged.
+            axes: Field -> axis, which may be new, or None for one value per sequence.
 
         Raises:
-            ConfigError: If a name is taken, or a value has not the timesteps of its axis.
+            ConfigError: If a name exists, or the timesteps of a value do not match its axis.
             UnknownNameError: If an id has no value.
-            DecodeError: If values are not all alike.
+            DecodeError: If values differ in dtype or shape.
 
         Examples:
             >>> from seqdata import open_store
@@ -198,15 +198,15 @@ class SequenceStore(Store):
 
 
 class View(SequenceStore):
-    """A store that selects sequences and fields of a base store. Made by the functions below.
+    """Store that selects sequences and fields of a base store; functions such as ``take`` make it.
 
     Args:
-        base: A store that is not a view.
-        numbers: int64 (sequences,), the base's numbers; repeats allowed. None: all, in its order.
-        measured_transform: A transform; the view's lengths along its axis are those of its results.
-        names: Name -> the base's name, of the fields that are shown; None: all as they are.
-        id_name: The base's name of the field that holds the ids; None: its own ids.
-        linked_axes: Axis -> its clock; None: those of the base.
+        base: Store that is not a view.
+        numbers: int64 (sequences,), indices in the base, which may repeat; None: all, in order.
+        measured_transform: Transform of the view, with the lengths of its results; None: none.
+        names: Name -> name in the base, for each field of the view; None: all fields, unchanged.
+        id_name: Name in the base of the field of ids; None: the ids of the base.
+        linked_axes: Axis -> clock; None: the clocks of the base.
     """
 
     __slots__ = (

@@ -48,18 +48,18 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WavHeader:
-    """The header of a WAV file.
+    """Header of a WAV file.
 
     Attributes:
-        rate: Samples per second.
-        channels: Channels of each sample.
-        stored: Dtype of one number, with its byte order; ``<i3`` and ``>i3`` of 24 bits; None:
-            compressed.
-        begin: The first byte of the samples.
-        end: One past the last.
-        frame_bytes: Bytes of one timestep: a number per channel.
-        tag: The code of the encoding.
-        is_stream: Whether the file does not say how long it is: its samples end with it.
+        rate: Sampling rate in samples per second.
+        channels: Number of channels.
+        stored: Dtype of one number with its byte order, ``<i3`` or ``>i3`` for 24 bits; None: the
+            samples are compressed.
+        begin: First byte of the samples.
+        end: One past the last byte of the samples.
+        frame_bytes: Bytes of one timestep, with one number per channel.
+        tag: Code of the encoding.
+        is_stream: Whether the header has no length, so that the samples end with the file.
     """
 
     rate: int
@@ -76,13 +76,13 @@ class WavHeader:
         """Return the header of a file.
 
         Raises:
-            ValueError: If the file is not WAV, was cut off, or has sizes that cannot be true.
+            ValueError: If the file is not WAV, is truncated, or has impossible sizes.
         """
         return _read_header(file)
 
     @property
     def dtype(self) -> str | None:
-        """Dtype of one number in memory: 24 bits become the upper ones of 32."""
+        """Dtype of one number in memory; numbers of 24 bits become the upper bits of int32."""
         if self.stored is None:
             return None
         return "int32" if self.is_24_bit else np.dtype(self.stored).name
@@ -94,22 +94,22 @@ class WavHeader:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a timestep."""
+        """Shape of a timestep."""
         return () if self.channels == 1 else (self.channels,)
 
     @property
     def frames(self) -> int:
-        """Timesteps, where the samples are not compressed."""
+        """Number of timesteps, if the samples are not compressed."""
         return (self.end - self.begin) // self.frame_bytes
 
     @staticmethod
     def is_wav(head: bytes) -> bool:
-        """Return whether a file that begins with some bytes is WAV."""
+        """Return whether a file is WAV, by its first bytes."""
         return head[:4] in (*_RIFF, *_RIFX, *_RF64) and head[8:12] == b"WAVE"
 
     @staticmethod
     def is_nist(head: bytes) -> bool:
-        """Return whether a file that begins with some bytes is NIST SPHERE; some are named .wav."""
+        """Return whether a file is NIST SPHERE, by its first bytes; some are named ``.wav``."""
         return head.startswith(b"NIST_1A")
 
     @staticmethod
@@ -117,7 +117,7 @@ class WavHeader:
         """Return numbers of three bytes as int32, multiplied by 256 to have the scale of int32.
 
         Args:
-            raw: Their bytes.
+            raw: Bytes of the numbers.
             stored: ``<i3`` or ``>i3``.
         """
         extended = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
@@ -128,7 +128,7 @@ class WavHeader:
         """Return the samples of a whole file, (T, *shape).
 
         Raises:
-            ValueError: If they are compressed.
+            ValueError: If the samples are compressed.
         """
         if self.stored is None:
             raise ValueError(

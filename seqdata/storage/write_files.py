@@ -70,16 +70,16 @@ _INDEX_FILE = f"{INDEX_FOLDER}/{name_index_file()}"
 
 
 class ShardEncoder(Protocol):
-    """Turns the sequences of a dataset into the bytes of its files."""
+    """Encoder of the sequences of a dataset into the bytes of its files."""
 
     @property
     def declared(self) -> DeclaredFields:
-        """Member -> name, dtype, shape and axis of the field as which it is read again."""
+        """Member -> name, dtype, shape and axis of the field as it will be read."""
         ...
 
     @property
     def end(self) -> bytes:
-        """The bytes after the last sequence of a file."""
+        """Bytes after the last sequence of a file."""
         ...
 
     def encode(self, number: int, key: str, values: Mapping[str, NDArray[Any]]) -> list[bytes]:
@@ -87,11 +87,11 @@ class ShardEncoder(Protocol):
 
         Args:
             number: Index of the sequence, for messages.
-            key: Its id; its index with leading zeros, if it has none.
-            values: Field -> (timesteps, *shape), or (1, *shape) without an axis; uint8 of texts.
+            key: Id of the sequence, or its index with leading zeros if it has no id.
+            values: Field -> (timesteps, *shape), or (1, *shape) without an axis; uint8 for texts.
 
         Raises:
-            DecodeError: If its id cannot be written.
+            DecodeError: If the id cannot be written.
         """
         ...
 
@@ -126,26 +126,28 @@ def write_files(  # noqa: PLR0913
     """Write sequences as files with indexes, and open them; see ``seqdata.write_store``.
 
     Args:
-        location: A folder, created if needed; or a URL, for which the files are written on this
-            machine first, then uploaded.
-        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
-        backend: The backend that opens the files; its format has ``make_encoder``.
-        axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
-        shard_bytes: Size from which on a file is closed, in bytes.
-        key: The ``str`` field of ids; without one, sequences are numbered.
-        executor: The executor that indexes and writes files; None: threads of this process.
-        resume: Whether to continue where a writer stopped; otherwise its files are removed.
-        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
-        overwrite: Whether existing files of this writer are replaced.
-        remote: The options for a URL; None: the transport's configuration.
-        shuffle: The seed of a random order; None: the order given.
+        location: Folder, created if needed, or a URL. Files for a URL are first written on this
+            machine and then uploaded.
+        sequences: Dicts, plain arrays, tables, or a list of functions that return such sequences.
+        backend: Backend that opens the files; its format has ``make_encoder``.
+        axes: Field -> axis, or None for one vector per sequence. Other arrays run along ``time``.
+        shard_bytes: Size in bytes at which a new file begins.
+        key: Field of ``str`` with the ids; without such a field, sequences are numbered.
+        executor: Executor that indexes and writes files; None: threads of this process.
+        resume: Whether to continue after the complete files of a stopped writer; otherwise these
+            files are removed.
+        progress: Function that is called with (sequences, bytes), or True for a progress bar; None:
+            a bar if standard error is a terminal.
+        overwrite: Whether to replace existing files of this writer.
+        remote: Options for a URL; None: the defaults.
+        shuffle: Seed of a random order of writing; None: the given order.
 
     Raises:
-        ConfigError: If an argument is invalid, or does not fit the existing files.
+        ConfigError: If an argument is invalid, or does not match the existing files.
         DecodeError: If a sequence does not match the first one, or the one that was written before.
         IncompleteDatasetError: If the disk is full.
         RemoteReadError: If a URL cannot be reached.
-        WorkerDiedError: If the executor broke.
+        WorkerDiedError: If the executor failed.
     """
     file_format: Any = backend.format
     write = partial(

@@ -1,13 +1,13 @@
-"""Write the figures of docs/about/reliability.md: from ``.nightly/``, by way of its JSON file.
+"""Write the tables of docs/about/reliability.md and when-something-breaks.md from ``.nightly/``.
 
-``gather`` reads what ``make test-nightly`` and ``make mutants`` left, ``page`` puts it in words;
-``matrix`` does so with the faults, for the page on what happens when something breaks.
-Nothing is counted by hand; what did not run says so, and so does what is not of one commit. What
-was put into reliability.json by hand stands there under ``by_hand``, in words that the page
-shows; ``gather`` writes none. Usage::
+``gather`` reads the reports of ``make test-nightly`` and ``make mutants`` into reliability.json.
+``page`` formats its figures as tables, and ``matrix`` formats the faults for the second page.
+Nothing is counted by hand. The tables mark parts that did not run, and figures of several commits.
+A figure that is entered into reliability.json by hand has a line of text under ``by_hand``, which
+the page shows; ``gather`` never writes such lines. Usage::
 
     python -m tests.nightly.figures            # .nightly/ -> reliability.json and both pages
-    python -m tests.nightly.figures --loaded   # the same, of the runs beside busy loops alone
+    python -m tests.nightly.figures --loaded   # the same, but only for the runs next to busy loops
     python -m tests.nightly.figures --page     # reliability.json -> both pages
 """
 
@@ -33,7 +33,8 @@ PAGE = ROOT / "docs" / "about" / "reliability.md"
 BREAKS = ROOT / "docs" / "about" / "when-something-breaks.md"
 BEGIN, END = "<!-- figures: make reliability -->", "<!-- end of figures -->"
 NEVER = "did not run"
-ENDED = (0, 1)  # by pytest's status: all tests were run
+# Exit statuses of pytest after all tests have run.
+ENDED = (0, 1)
 PARTS = ("oldest", "short", "faults", "long", "properties")
 LOADED = tuple(f"loaded-{number}" for number in range(1, 6))
 SAID_OF_CELLS = ("fault", "way", "form", "policy")
@@ -62,11 +63,11 @@ REQUIRED = {
     ("I5", "processes"): 150,
     ("I6", "plans"): 50_000,
 }
-"""Promise and how it is tried -> cases that a night must try."""
+"""Promise and level of the tests -> minimum number of cases of a nightly run."""
 
 
 def gather(folder: Path) -> dict[str, Any]:
-    """Return all figures that a folder of reports holds."""
+    """Return all figures of a folder of reports."""
     parts, promises, faults, fuzz = {}, defaultdict(Counter), {}, None
     for name in (*PARTS, *LOADED):
         about, report = folder / f"{name}.json", folder / f"{name}.jsonl"
@@ -76,7 +77,8 @@ def gather(folder: Path) -> dict[str, Any]:
         told = {**json.loads(about.read_text("utf-8")), "seconds": sum(runs), "runs": len(runs)}
         parts[name] = {**told, **reports.states(report)}
         reports.commit_of(parts[name])
-        if name == "oldest" or name in LOADED:  # what they tell is told by the other parts
+        # The cases of these parts are also cases of the other parts.
+        if name == "oldest" or name in LOADED:
             continue
         for case in reports.cases(report):
             facts, failed = case.facts, case.state == reports.FAILED
@@ -106,31 +108,31 @@ def gather(folder: Path) -> dict[str, Any]:
 
 
 def with_loaded(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a night with the runs beside busy loops of another set of reports."""
+    """Return nightly figures, with the runs next to busy loops replaced by those of ``found``."""
     night = {name: part for name, part in stored["parts"].items() if name not in LOADED}
     loaded = {name: part for name, part in found["parts"].items() if name in LOADED}
     return {**stored, "parts": {**night, **loaded}}
 
 
 def _together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Add up what was told of mutated files of two backends."""
+    """Add the figures of mutated files of two backends."""
     sums = {name: one[name] + other[name] for name in ("files", "failures")}
     kinds = Counter(one["kinds"]) + Counter(other["kinds"])
     return {**sums, "kinds": dict(kinds), "ok": one["ok"] and other["ok"]}
 
 
 def page(found: dict[str, Any]) -> str:
-    """Put the figures in words."""
+    """Return the tables of docs/about/reliability.md."""
     sections = (_runs, _promises, _ranks, _faults, _rest)
     return "\n\n".join(["\n".join(section(found)) for section in sections])
 
 
 def matrix(found: dict[str, Any], cells: Sequence[FaultCase] = ()) -> str:
-    """Put what came of all faults in words: counted by fault, policy and form of data.
+    """Return the table of outcomes of all faults, by fault, policy and form of data.
 
     Args:
-        found: What ``gather`` gave.
-        cells: All that there are now: ways that are newer than the figures are shown as not run.
+        found: Result of ``gather``.
+        cells: All current cases; cases that the figures do not have are shown as not run.
     """
     told, part = found["faults"], found["parts"].get("faults")
     if part is None:
@@ -150,8 +152,8 @@ def matrix(found: dict[str, Any], cells: Sequence[FaultCase] = ()) -> str:
     late = "; ".join(f"{one['fault']} of {one['way']}" for one in told if not one["ok"])
     when, commit = part["began"].split()[0], reports.commit_of(part)
     lines = (
-        f"{outcomes:,} outcomes of {len(told)} ways, on {when} of `{commit}`: {silent} that nobody "
-        f"would have noticed, {stuck} waits without end. Not as it must be: {late or 'none'}.",
+        f"{outcomes:,} outcomes of {len(told)} cases, on {when} at `{commit}`: {silent} unnoticed, "
+        f"{stuck} unbounded waits. Failed cases: {late or 'none'}.",
         "",
         as_grid(results).rstrip(),
     )
@@ -164,7 +166,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
 
 
 def _runs(found: dict[str, Any]) -> list[str]:
-    """Say what ran, when, and on what."""
+    """Return the table of parts: results, times, commits and versions."""
     rows = []
     for name in (*PARTS, *LOADED):
         part = found["parts"].get(name)
@@ -200,7 +202,7 @@ def _runs(found: dict[str, Any]) -> list[str]:
 
 
 def _not_of_one_run(found: dict[str, Any]) -> list[str]:
-    """Return what keeps the figures from being those of one command at one commit."""
+    """Return a paragraph with the reasons why the figures are not of a single run; else nothing."""
     ran = [*found["parts"].values(), *([] if found["mutants"] is None else [found["mutants"]])]
     commits = {reports.commit_of(one).removesuffix("+") for one in ran}
     told = list(found.get("by_hand", ()))
@@ -209,11 +211,11 @@ def _not_of_one_run(found: dict[str, Any]) -> list[str]:
     for name, part in found["parts"].items():
         if part.get("runs", 1) > 1:
             told.append(f"*{name}* was stopped and continued (`--again`)")
-    return ["", f"Not of one run: {'; '.join(told)}."] if told else []
+    return ["", f"Not from a single run: {'; '.join(told)}."] if told else []
 
 
 def _promises(found: dict[str, Any]) -> list[str]:
-    """Say how many cases of each promise were tried, and must be."""
+    """Return the table of promises, with the minimum and actual number of cases."""
     rows: list[tuple[Any, ...]] = []
     for name, what in PROMISES.items():
         levels = [
@@ -233,19 +235,19 @@ def _promises(found: dict[str, Any]) -> list[str]:
     rows.append(
         ("I7", PROMISES["I7"], "faults, below", "", f"{tried:,}" if faults else NEVER, silent)
     )
-    head = ("", "promise", "tried by", "must", "cases", "failed")
+    head = ("", "promise", "tested with", "minimum", "cases", "failed")
     return ["## Promises", "", *_table(head, rows)]
 
 
 def _ranks(found: dict[str, Any]) -> list[str]:
-    """Say how long ranks took to end after one of them came to harm."""
+    """Return the table of times that ranks took to end after one of them failed."""
     cells = [one for one in found["faults"] if one["fault"].startswith("R")]
     rows = [
         (one["fault"], one["way"], _names(one), f"{one['slowest']:.2f} s", f"{one['bound']:g} s",
-         "as it must" if one["ok"] else "FAILED")
+         "passed" if one["ok"] else "FAILED")
         for one in sorted(cells, key=lambda one: (one["fault"], one["way"]))
     ]  # fmt: skip
-    head = ("", "ranks", "what the others end with", "slowest", "must within", "")
+    head = ("", "ranks", "outcomes", "slowest", "limit", "result")
     return ["## Ranks that fail", "", *(_table(head, rows) if rows else [f"These {NEVER}."])]
 
 
@@ -254,7 +256,7 @@ def _names(cell: dict[str, Any]) -> str:
 
 
 def _faults(found: dict[str, Any]) -> list[str]:
-    """Say what came of all faults."""
+    """Return the table of outcomes by fault."""
     by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for cell in found["faults"]:
         by_fault[cell["fault"]].append(cell)
@@ -271,16 +273,14 @@ def _faults(found: dict[str, Any]) -> list[str]:
 
 
 def _rest(found: dict[str, Any]) -> list[str]:
-    """Say what came of mutated files and planted bugs."""
+    """Return the list of results for mutated files and planted bugs."""
     lines = ["## Mutated files and planted bugs", ""]
     fuzz, mutants = found["fuzz"], found["mutants"]
     if fuzz is None:
         lines.append(f"- Mutated files: {NEVER}.")
     else:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(fuzz["kinds"].items()))
-        ended = (
-            "every one its data or an error of seqdata" if fuzz["ok"] else "NOT all as they must"
-        )
+        ended = "each gave its data or an error of seqdata" if fuzz["ok"] else "NOT all as required"
         lines.append(
             f"- Mutated files: {fuzz['files']:,} ({kinds}), {ended}; {fuzz['failures']} failures."
         )
@@ -298,14 +298,14 @@ def _rest(found: dict[str, Any]) -> list[str]:
 
 
 def of_forms() -> list[FaultCase]:
-    """Return the cells of all forms of data that the matrix has columns of."""
+    """Return the cases of all forms of data that have a column in the matrix."""
     cells = all_cases([find_target("seqdata_webdataset.faults:TAR")])
     forms = {cell.form for cell in cells if cell.policy != "raise"}
     return [cell for cell in cells if cell.form in forms]
 
 
 def put(text: str, figures: str) -> str:
-    """Return a page with these figures in place of those that it has."""
+    """Return a page with its figures replaced."""
     found = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     new, count = found.subn(lambda _: f"{BEGIN}\n\n{figures}\n\n{END}", text)
     if count != 1:
@@ -314,7 +314,7 @@ def put(text: str, figures: str) -> str:
 
 
 def main() -> int:
-    """Write all three files, or the pages alone."""
+    """Write the JSON file and both pages, or only the pages."""
     if "--page" not in sys.argv[1:]:
         if not FOUND.exists():
             raise SystemExit("figures: no .nightly/, must be; run: make test-nightly mutants")

@@ -68,8 +68,8 @@ def test_the_matrix_counts_what_came_and_names_what_failed(tmp_path):
     bad = case("c", "failed", cell=cell("W1", form="tar", policy="raise", way="tar, fork"))
     report(tmp_path, "faults", *(case(f"a{i}", cell=one) for i, one in enumerate(cells)), bad)
     text = figures.matrix(figures.gather(tmp_path))
-    assert "20 outcomes of 4 ways, on 2026-01-02 of `abc1234`: 1 that nobody would have" in text
-    assert "0 waits without end. Not as it must be: W1 of tar, fork." in text
+    assert "20 outcomes of 4 cases, on 2026-01-02 at `abc1234`: 1 unnoticed, " in text
+    assert "0 unbounded waits. Failed cases: W1 of tar, fork." in text
     assert "| D1 | mask | 9 continued | 7 continued |" in text
     assert "| R2 | raise | 2 `PeerFailedError` | n/a |" in text
     assert figures.matrix(figures.gather(tmp_path / "empty")) == "These did not run."
@@ -115,9 +115,9 @@ def test_a_commit_that_is_no_hash_is_refused(tmp_path, name, commit):
 def test_figures_that_are_not_of_one_run_say_so(tmp_path):
     report(tmp_path, "long", case("a"))
     found = figures.gather(tmp_path)
-    assert "Not of one run" not in figures.page(found)
+    assert "Not from a single run" not in figures.page(found)
     by_hand = {**found, "by_hand": ["4 tests passed elsewhere"]}
-    assert "Not of one run: 4 tests passed elsewhere." in figures.page(by_hand)
+    assert "Not from a single run: 4 tests passed elsewhere." in figures.page(by_hand)
     mutants = {
         "commit": "def5678+",
         "began": "2026-01-02",
@@ -126,7 +126,7 @@ def test_figures_that_are_not_of_one_run_say_so(tmp_path):
     }
     (tmp_path / "mutants.json").write_text(json.dumps(mutants))
     text = figures.page(figures.gather(tmp_path))
-    assert "Not of one run: the parts ran at 2 commits." in text
+    assert "Not from a single run: the parts ran at 2 commits." in text
 
 
 def test_what_did_not_run_says_so(tmp_path):
@@ -164,7 +164,7 @@ def test_of_a_part_that_went_on_the_last_word_about_a_test_counts(tmp_path):
     assert reports.runs(path) == [90, 90]  # without what lies between them
     page = figures.page(figures.gather(tmp_path))
     assert "| 2 | 0 | 1 | 3.0 min |" in page
-    assert "Not of one run: *long* was stopped and continued (`--again`)." in page
+    assert "Not from a single run: *long* was stopped and continued (`--again`)." in page
     reports.forget(path)
     assert reports.cases(path) == []
 
@@ -196,10 +196,10 @@ def test_faults_mutated_files_and_planted_bugs_are_told(tmp_path):
     }
     (tmp_path / "mutants.json").write_text(json.dumps(verdicts))
     text = figures.page(figures.gather(tmp_path))
-    assert "| R2 | ranks 2 | 2 `PeerFailedError` | 1.50 s | 15 s | as it must |" in text
+    assert "| R2 | ranks 2 | 2 `PeerFailedError` | 1.50 s | 15 s | passed |" in text
     assert "| R2 | ranks 3 | 2 `PeerFailedError` | 1.50 s | 15 s | FAILED |" in text
     assert "| R2 | 2 | 4 | 1 | 0 | 1.50 s | 1 |" in text
-    assert "12 (4 arrow, 5 parquet, 3 tar shard), every one its data or an error of" in text
+    assert "12 (4 arrow, 5 parquet, 3 tar shard), each gave its data or an error of" in text
     assert "| 1 found (stopped after 2 of 3) | 1 | 0 |" in text
     assert "1 of 2 found by the tests; not found: `b` (survived); 1 were not tried." in text
 

@@ -1,4 +1,4 @@
-"""One recurrent stack over several processes: layers as a wavefront, time as a ring, and data."""
+"""Training of one recurrent stack on several processes, split by layers, by time and by data."""
 
 from seqdata_models.parallel.engine import Engine
 from seqdata_models.parallel.link import LinkTimeouts

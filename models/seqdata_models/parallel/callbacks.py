@@ -1,7 +1,8 @@
-"""Callbacks that a strategy cannot serve, since it trains a module by parts and updates.
+"""Checks for callbacks that need whole weights or the loss of each batch.
 
-Place in the flow: below the strategies, which ask before training. Reads: the Trainer's callbacks.
-Makes: errors that name one.
+The strategies train a module by parts and whole updates, and do not support these callbacks.
+Place in the flow: below the strategies, which run the checks. Reads: the Trainer's callbacks.
+Makes: errors that name a callback.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _AVERAGING: tuple[type, ...] = tuple(
 
 
 def check_whole_weights(trainer: Trainer) -> None:
-    """Return if no callback needs the weights of all stages in each step.
+    """Raise if a callback needs the weights of all stages in each step.
 
     Raises:
-        ConfigError: If one averages weights, or compares those of ranks.
+        ConfigError: If a callback averages weights, or compares the weights of ranks.
     """
     if name := _find_name(trainer, _AVERAGING):
         raise ConfigError(
@@ -40,11 +41,11 @@ def check_whole_weights(trainer: Trainer) -> None:
 
 
 def check_scores(trainer: Trainer, batches: int) -> None:
-    """Return if the loss of an update is that of the batch with which callbacks record it.
+    """Raise if a callback would record the loss of several batches as that of one batch.
 
     Args:
         trainer: Trainer of the fit.
-        batches: Batches of an update, over all replicas.
+        batches: Number of batches of an update, over all replicas.
 
     Raises:
         ConfigError: If an update has several batches, and a callback records losses of batches.

@@ -1,9 +1,10 @@
-"""Weight gradients that wait: a backward pass gives those of inputs first, those of weights later.
+"""Deferred weight gradients: a backward pass computes gradients of inputs first, of weights later.
 
-A layer's weight gradient is one matrix product over all rows and timesteps, after the scan; nobody
-waits for it. So a stage sends the gradient of its inputs at once, and computes its weights' where
-it would stand idle. (Qi et al. 2024, "Zero bubble pipeline parallelism", arXiv 2401.10241.)
-``nn.LSTM`` gives both at once; here the scan is written out, with torch's equations.
+The weight gradient of a layer is one matrix product over all rows and timesteps after the scan, and
+no other stage needs it. A stage therefore sends the gradient of its inputs at once, and computes
+weight gradients when it would otherwise be idle. (Qi et al. 2024, "Zero bubble pipeline
+parallelism", arXiv 2401.10241.) ``nn.LSTM`` computes both together, so this module implements the
+scan, with the equations of torch.
 Place in the flow: below ``stack``. Reads: layers of torch. Makes: the same gradients.
 """
 
@@ -18,7 +19,7 @@ from torch.nn import functional
 
 
 class WeightGradients:
-    """The matrix products of a backward pass whose weight gradients were not computed yet."""
+    """Matrix products of a backward pass whose weight gradients are not computed yet."""
 
     def __init__(self) -> None:
         self._products: dict[int, tuple[Tensor, Tensor | None, list[tuple[Tensor, Tensor]]]] = {}
@@ -26,25 +27,25 @@ class WeightGradients:
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return ``x @ weight.T + bias``, as ``torch.nn.functional.linear`` does.
 
-        Its backward pass gives the gradient of ``x`` only, and notes what the others need.
+        The backward pass computes the gradient of ``x`` only, and notes the product.
         """
         out: Tensor = _Product.apply(x, weight, bias, self)  # type: ignore[no-untyped-call]
         return out
 
     def note(self, weight: Tensor, bias: Tensor | None, x: Tensor, gradient: Tensor) -> None:
-        """Note a product.
+        """Note a product, for the gradients of its weight and bias.
 
         Args:
             weight: (out, in).
-            bias: (out,).
-            x: (..., in), what it was multiplied by.
-            gradient: (..., out), of the product.
+            bias: (out,), or None.
+            x: (..., in), input of the product.
+            gradient: (..., out), gradient of the product.
         """
         pair = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
         self._products.setdefault(id(weight), (weight, bias, []))[2].append(pair)
 
     def take(self) -> Callable[[], None]:
-        """Return the function that adds the gradients of all noted weights, and clear the notes."""
+        """Return a function that adds the gradients of all noted weights; clear the notes."""
         products, self._products = self._products, {}
 
         def add() -> None:
@@ -62,29 +63,30 @@ class WeightGradients:
 
 
 class DeferredLinear:
-    """A linear layer whose weight gradient waits.
+    """Linear layer with a deferred weight gradient.
 
     Args:
-        linear: Layer whose weights are used.
-        weights: Weights in which it waits.
+        linear: Layer that has the weights.
+        weights: Object that keeps the products until their weight gradients are computed.
     """
 
     def __init__(self, linear: nn.Linear, weights: WeightGradients) -> None:
         self._linear, self._weights = linear, weights
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the output of the layer."""
+        """Return the output of the layer, (..., out_features)."""
         return self._weights.multiply(x, self._linear.weight, self._linear.bias)
 
 
 class DeferredLayer:
-    """A layer of an LSTM, GRU or RNN whose weight gradients wait.
+    """Layer of an LSTM, GRU or RNN with deferred weight gradients.
 
-    One product for all inputs before the scan, one product of the state at each timestep in it.
+    One product computes all inputs before the scan. In the scan, each timestep has one product of
+    the state.
 
     Args:
-        layer: Module of one layer, rows first; its weights are used.
-        weights: Weights in which its gradients wait.
+        layer: Module of one layer with ``batch_first=True``, which has the weights.
+        weights: Object that keeps the products until their weight gradients are computed.
     """
 
     def __init__(self, layer: nn.RNNBase, weights: WeightGradients) -> None:
@@ -96,11 +98,11 @@ class DeferredLayer:
         """Run rows of equal length.
 
         Args:
-            x: (p, T, input_size).
-            state: (1, p, size), of an LSTM a pair; None: zeros.
+            x: (p, T, input_size) float.
+            state: (1, p, size) float, or a pair (h, c) for an LSTM; None: zeros.
 
         Returns:
-            Outputs (p, T, size), and the state at the end.
+            Outputs, (p, T, size) float, and the state after the last timestep.
         """
         gates = self._multiply("ih", x)  # (p, T, gates x hidden)
         h, c = state if isinstance(state, tuple) else (state, None)

@@ -1,8 +1,8 @@
-"""Base of both engines: the order of work in a pipeline, gradients, norms, and whole models.
+"""Base of the engines: the order of work in a pipeline, gradients, norms and whole models.
 
 Place in the flow: a training loop, or a Lightning strategy, calls ``update`` with the batches of
 one optimizer update, then ``clip_gradients``, then steps its optimizer. Reads: batches.
-Makes: gradients, as one process has them.
+Makes: the gradients of a single process.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ def run_pipeline(
 ) -> None:
     """Run items forward and backward in the order 1F1B.
 
-    A stage runs ``size - position`` items forward before its first backward, then one of each in
-    turn, so that it never holds more graphs than that. (Narayanan et al. 2019, "PipeDream", without
-    its stale weights: all belong to one update.) Of N items S stages take N + S - 1 slots.
+    A stage runs ``size - position`` items forward before its first backward pass, and then
+    alternates, so that it never holds more graphs. (Narayanan et al. 2019, "PipeDream", without its
+    stale weights, because all items belong to one update.) S stages need N + S - 1 slots for N
+    items.
 
     Args:
-        items: In order, the same on all stages.
+        items: Items in order, the same on all stages.
         position: Position of this stage, from 0.
         size: Number of stages.
-        forward: Runs an item.
-        backward: Runs the oldest item that was not run backward.
-        add_weights: Adds the weight gradients of the oldest item whose backward left them. The
-            later a stage, the later it does so (Qi et al. 2024, ZB-H1), so that of N items with
-            three slots each S stages take 3 N + S - 1.
+        forward: Function that runs an item forward.
+        backward: Function that runs the oldest item backward that has not run backward yet.
+        add_weights: Function that adds the weight gradients of the oldest item whose backward pass
+            has deferred them; None: none are deferred. Later stages call it later (Qi et al. 2024,
+            ZB-H1), so that S stages need 3 N + S - 1 slots for N items of three slots each.
     """
     waiting, deferred = 0, 0
 
@@ -74,23 +75,28 @@ def run_pipeline(
 
 
 class Engine(ABC):
-    """A module that is trained by the processes of a mesh as by one.
+    """Base of engines that train a module on the processes of a mesh, with equal results.
+
+    Gradients equal those of a single process, up to rounding.
 
     Args:
-        module: Module that names its parts (``SupportsStages``); the same weights on every process.
+        module: Module that names its parts (``SupportsStages``), with the same weights on every
+            process.
         mesh: Mesh of processes.
-        lane_groups: Groups of rows that follow each other through the pipeline.
+        lane_groups: Number of groups of rows that follow each other through the pipeline.
         seed: Seed of dropout masks.
-        split_backward: Whether gradients of inputs come first, and those of weights later.
+        split_backward: Whether to compute gradients of inputs first, and those of weights later.
 
     Attributes:
-        mesh: Mesh of processes.
-        stack: The module's parts.
-        weights: Keeper of the gradients of weights; None: none is kept.
-        splits_weights: Whether a process steps the weights of its own stage only.
+        module: The module.
+        mesh: The mesh.
+        lane_groups: Number of groups of rows.
+        stack: Parts of the module.
+        weights: Deferred weight gradients; None without ``split_backward``.
+        splits_weights: Whether a process updates the weights of its own stage only.
 
     Raises:
-        ConfigError: If the module cannot be cut, or ``lane_groups`` is not a number from 1.
+        ConfigError: If the module cannot be split, or ``lane_groups`` is not a positive integer.
     """
 
     splits_weights = False
@@ -116,18 +122,18 @@ class Engine(ABC):
         )
 
     def update(self, batches: Sequence[SequenceBatch], scale: float = 1.0) -> Tensor:
-        """Set the gradients of one optimizer update, as one process has them.
+        """Set the gradients of one optimizer update; all processes call it.
 
         Args:
-            batches: Consecutive; the weights are the same for all.
-            scale: Factor of the loss, in addition to each batch's ``loss_scale``.
+            batches: Consecutive batches, all computed with the same weights.
+            scale: Factor of the loss, in addition to the ``loss_scale`` of each batch.
 
         Returns:
-            float64 (2,), the same on all processes: the sum of losses over the timesteps of all
-            replicas' batches, and how many they are.
+            float64 (2,) on the CPU, the same on all processes: the sum of losses, and the number of
+            scored timesteps, both over the batches of all replicas.
 
         Raises:
-            ConfigError: If a batch is not one of seqdata.
+            ConfigError: If a batch is not a SequenceBatch.
             PeerFailedError: If another process is gone.
             BaseException: The error of another process.
         """
@@ -149,26 +155,26 @@ class Engine(ABC):
 
     @abstractmethod
     def _run(self, batches: Sequence[SequenceBatch], scale: float) -> Tensor:
-        """Set this process's gradients; return the sum of its losses, without ``scale``."""
+        """Set the gradients of this process; return the sum of its losses, without ``scale``."""
 
     @abstractmethod
     def _reduce_gradients(self) -> None:
-        """Make gradients those of all processes."""
+        """Combine the gradients of all processes, so that each has those of the whole update."""
 
     @abstractmethod
     def owner_of(self, parameter: nn.Parameter) -> int:
-        """Return the stage that has a parameter's gradient and steps it."""
+        """Return the position of the process that updates a parameter."""
 
     @abstractmethod
     def synchronize(self) -> None:
         """Make weights and lane states whole on every process; all processes call it."""
 
     def is_own(self, parameter: nn.Parameter) -> bool:
-        """Return whether this process counts a parameter where each must be counted once."""
+        """Return whether this process counts a parameter in sums that count each of them once."""
         return self.owner_of(parameter) == self.mesh.position
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter] | None = None) -> Tensor:
-        """Return the 2-norm of gradients, float64; all processes call it.
+        """Return the 2-norm of gradients over all stages, () float64; all processes call it.
 
         Args:
             parameters: Parameters of the model, the same on all processes; None: all.
@@ -190,14 +196,15 @@ class Engine(ABC):
     ) -> Tensor:
         """Scale gradients so that their norm over all stages is at most ``max_norm``.
 
-        As ``torch.nn.utils.clip_grad_norm_`` does in one process; all processes call it.
+        All processes call it. The result equals that of ``torch.nn.utils.clip_grad_norm_`` in a
+        single process.
 
         Args:
-            max_norm: Maximum norm, from 0.
+            max_norm: Maximum norm, at least 0.
             parameters: Parameters of the model, the same on all processes; None: all.
 
         Returns:
-            The norm before.
+            () float64, the norm before clipping.
         """
         clipped = list(self.module.parameters()) if parameters is None else parameters
         norm = self.gradient_norm(clipped)
@@ -208,12 +215,13 @@ class Engine(ABC):
         return norm
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return an optimizer's state with the parts of all stages, as one process saves it.
+        """Return the state of an optimizer with the parts of all stages, on the CPU.
 
-        All processes call it; ``optimizer.load_state_dict`` takes it on any number of them.
+        All processes call it. ``optimizer.load_state_dict`` accepts the state on any number of
+        processes.
 
         Raises:
-            ResumeError: If a stage has no part in it although its parameters were stepped.
+            ResumeError: If the part of a stage is missing.
         """
         saved = optimizer.state_dict()
         numbered = [p for group in optimizer.param_groups for p in group["params"]]
@@ -234,15 +242,19 @@ class Engine(ABC):
         return {**saved, "state": dict(sorted(merged.items()))}
 
     def close(self) -> None:
-        """End the engine: the module can be saved as it is. The mesh stays open."""
+        """Remove the hooks of the engine from the module. The mesh stays open."""
         for hook in self._hooks:
             hook.remove()
 
     def meet(self, purpose: str) -> None:
-        """Return once all processes are here; a warning names one that does not come.
+        """Wait until all processes are here; after 10 seconds, a warning names a missing one.
 
         Args:
             purpose: Purpose of the meeting, for errors.
+
+        Raises:
+            PeerFailedError: If a process is gone, or does not come in time.
+            BaseException: The error of another process, if one has failed.
         """
         self.mesh.at(purpose)
         self.mesh.barrier(
@@ -253,7 +265,7 @@ class Engine(ABC):
         return self.mesh.all_reduce(value, "model")
 
     def _refuse_stale(self, need: str, *_: Any) -> None:
-        """Raise an error where weights are used that other stages have stepped."""
+        """Raise if weights are used that other stages have updated."""
         if self._is_stale:
             raise ResumeError(
                 f"parallel: {need} all stages, but this process has stepped only stage "
@@ -264,14 +276,14 @@ class Engine(ABC):
 
 
 def sum_gradients(parameters: Sequence[nn.Parameter], mesh: Mesh, axes: Sequence[str]) -> None:
-    """Sum the gradients of parameters over axes of the mesh; ``data`` gives the mean.
+    """Sum the gradients of parameters over axes of the mesh, and average them over ``data``.
 
-    A parameter without a gradient on any process stays without.
+    A parameter that has no gradient on any process still has none afterwards.
 
     Args:
         parameters: Parameters, the same on all processes of the axes.
         mesh: Mesh of processes.
-        axes: ``data``, ``model``.
+        axes: Names of axes: ``data``, ``model`` or both.
     """
     by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
     for parameter in parameters:

@@ -1,9 +1,9 @@
-"""The link between processes: notices, signs of life, and one error for all.
+"""Link between processes: notices of sent values, signs of life, and one error for all processes.
 
-Before a process waits for a value, it waits for the notice that the value was sent: a key of a
-``TCPStore``. So it sees in time that another process has raised, was killed or stands still, where
-a receive of gloo would block until its timeout and then name a socket. Place in the flow: below
-``mesh``. Reads: the store that rank 0 keeps. Makes: the same error on every process.
+Before a process receives a value, it waits for a notice that the value was sent, which is a key of
+a ``TCPStore``. It thus detects in time that another process has failed, was killed or stands still.
+A receive of gloo would block until its timeout, and then name a socket. Place in the flow: below
+``mesh``. Reads: the store on rank 0. Makes: the same error on every process.
 """
 
 from __future__ import annotations
@@ -34,21 +34,24 @@ from seqdata import PeerFailedError, SeqDataError, SeqDataWarning
 
 _SLICE = timedelta(seconds=0.5)
 _ERROR, _CLOSED = "error", "closed"
-_LEAST_SECONDS = 1e-3  # of a thread's processor time: less is none
-_LEAST_SHARE = 0.02  # of one processor, of all other threads
+# Processor time of a thread; less counts as none.
+_LEAST_SECONDS = 1e-3
+# Share of one processor for all other threads together; less counts as none.
+_LEAST_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTimeouts:
-    """Bounds on the time that processes wait for each other, in seconds.
+    """Limits of the time that processes wait for each other, in seconds.
 
     Attributes:
-        heartbeat: Between two signs of life; they come from a thread.
-        unresponsive: Without a sign: the process was killed or stopped. Or, within an update,
-            without any processor time, though the process does not wait for another: it stands
-            still. A long computation has processor time, and may last. In a debugger, raise it.
-        stall: Without the value that is waited for, though its process gives signs and computes.
-        exit_grace: For a process to end by itself once one has failed.
+        heartbeat: Interval of the signs of life, which a thread of each process sends.
+        unresponsive: Time without a sign of life after which a process counts as killed or stopped.
+            A process that does not wait for another one, and uses no processor time for so long
+            within an update, counts as standing still. Long computations use processor time and
+            are not limited. A debugger needs a larger value.
+        stall: Maximum time to wait for a value from a process that gives signs of life.
+        exit_grace: Time in which a process can end by itself after another process has failed.
     """
 
     heartbeat: float = 1.0
@@ -58,13 +61,18 @@ class LinkTimeouts:
 
 
 class Link:
-    """Notices and errors between processes, through a store that rank 0 keeps.
+    """Notices and errors between processes, through a store on rank 0.
 
-    A thread gives a sign of life every second, looks at those of the others, and ends a process
-    whose main thread does not come back after another process has failed.
+    A thread gives a sign of life every ``heartbeat`` seconds, and checks those of other processes.
+    It ends this process if the main thread does not return after another process has failed.
+
+    Args:
+        rank: Rank of this process.
+        world: Number of processes; all of them make a link.
+        timeouts: Limits of the time that processes wait for each other.
 
     Attributes:
-        place: Role of this process, for errors.
+        place: Name of this process and of its current work, for errors.
     """
 
     def __init__(self, rank: int, world: int, timeouts: LinkTimeouts) -> None:
@@ -79,7 +87,8 @@ class Link:
         dist.broadcast_object_list(port)
         self._store, self._thread_store = (connect(port[0], is_master=False) for _ in range(2))
         self.place = ""
-        self._computing: tuple[int, int] | None = None  # a thread's clock, and which block it is
+        # The clock of a thread, and the index of the block that it runs.
+        self._computing: tuple[int, int] | None = None
         self._blocks = itertools.count()
         self._closed = threading.Event()
         self._failure: str | None = None  # of a process, once the thread has seen it
@@ -91,7 +100,7 @@ class Link:
 
     @contextlib.contextmanager
     def computing(self, *, is_computing: bool) -> Iterator[None]:
-        """Note whether this thread computes in the block, or waits for other processes."""
+        """Note whether this thread computes in the block or waits for other processes."""
         before, self._computing = self._computing, None
         if is_computing and hasattr(time, "pthread_getcpuclockid"):
             clock = time.pthread_getcpuclockid(threading.get_ident())
@@ -102,30 +111,41 @@ class Link:
             self._computing = None if before is None else (before[0], next(self._blocks))
 
     def notify(self, key: str) -> None:
-        """Set a key."""
+        """Set a key, so that a process that waits for it continues.
+
+        Raises:
+            PeerFailedError: If rank 0 is gone.
+            BaseException: The error of another process, if one has failed.
+        """
         try:
             self._store.set(key, "1")
         except RuntimeError as cause:
             self._raise_lost_store(cause)
 
     def forget(self, key: str) -> None:
-        """Delete a key for which no process waits any more."""
+        """Delete a key for which no process waits any more.
+
+        Raises:
+            PeerFailedError: If rank 0 is gone.
+            BaseException: The error of another process, if one has failed.
+        """
         try:
             self._store.delete_key(key)
         except RuntimeError as cause:
             self._raise_lost_store(cause)
 
     def wait(self, key: str, event: str, rank: int, patience: float = math.inf) -> None:
-        """Return once a key is set.
+        """Wait until a key is set.
 
         Args:
-            key: Never set before, and not by this process.
+            key: Key that was not set before, and that this process does not set.
             event: Name of the awaited event, for errors.
-            rank: Rank of the process that sets it.
-            patience: Seconds after which a warning names what is waited for.
+            rank: Rank of the process that sets the key.
+            patience: Seconds after which a warning names the event.
 
         Raises:
-            PeerFailedError: If it is not set in time, or never can be; or a process has failed.
+            PeerFailedError: If the key is not set within ``stall`` seconds, or can never be set.
+            BaseException: The error of another process, if one has failed.
         """
         with self.computing(is_computing=False):
             self._wait(key, event, rank, patience)
@@ -159,14 +179,16 @@ class Link:
                 warnings.warn(text, SeqDataWarning, stacklevel=2)
 
     def _check_awaited(self) -> None:
-        """Return if what this process waits for may still come.
+        """Raise if the key that this process waits for can never be set.
 
-        A process waits if what it waits for was noted, was not set after, and is noted still. If
-        the one that sets it waits in turn, at last for this process, none of them ever ends.
+        A process waits if its awaited key was noted, was not set afterwards, and is still noted. If
+        the process that sets the key also waits, directly or through others, for this process, none
+        of them ever continues.
 
         Raises:
-            PeerFailedError: If it cannot: its process has closed, or waits for this one, itself or
-                through others.
+            PeerFailedError: If the process that sets the key has closed, or waits for this one,
+                directly or through others.
+            BaseException: The error of another process, if one has failed.
         """
         rank, places = self._rank, []
         for _ in range(self._world):
@@ -189,10 +211,11 @@ class Link:
             rank = target
 
     def fail(self, error: BaseException, place: str) -> None:
-        """Make an error that of all processes, unless another one was before.
+        """Report an error to all processes, unless another error was reported before.
 
         Raises:
-            BaseException: The error that was before.
+            PeerFailedError: If rank 0 is gone.
+            BaseException: The error that was reported before.
         """
         saved = _pickle_error(error, place, self._rank)
         try:
@@ -207,16 +230,17 @@ class Link:
         error.add_note(f"at {place}")
 
     def leave(self, error: BaseException, place: str) -> None:
-        """Make an error that of all processes, unless another one was before; raise nothing."""
+        """Report an error to all processes, unless another was reported before; raise nothing."""
         with contextlib.suppress(RuntimeError):  # rank 0 is gone: others notice that
             self._store.compare_set(_ERROR, "", _pickle_error(error, place, self._rank))
             self._end_after_error()
 
     def raise_failure(self) -> None:
-        """Return if no process has failed.
+        """Raise the error of another process, if one has failed.
 
         Raises:
-            BaseException: The error of the process that has.
+            PeerFailedError: If rank 0 is gone.
+            BaseException: The error of another process.
         """
         saved = self._failure
         try:
@@ -228,10 +252,10 @@ class Link:
             _raise_saved(saved, None)
 
     def close(self) -> None:
-        """End the thread, and tell the others that this process gives no more signs.
+        """End the thread, and note for other processes that this one gives no more signs of life.
 
-        Rank 0, whose store ends with it, returns once each other process has closed or is gone:
-        one that is still in its last update would take a store that ends for a process that died.
+        Rank 0 returns only when each other process has closed or is gone, because the store ends
+        with it. A process in its last update would mistake the end of the store for a failure.
         """
         if not self._closed.is_set():
             self._sign_off()
@@ -240,10 +264,11 @@ class Link:
                 self._wait_for_others(self._timeouts.exit_grace if failed else float("inf"))
 
     def _close_at_exit(self) -> None:
-        """Close where the program has not; a process that failed must not keep others for long."""
+        """Close if the program has not; a failed process must not make others wait for long."""
         if self._closed.is_set():
             return
-        error = getattr(sys, "last_value", None)  # what ends the program
+        # The exception that ends the program.
+        error = getattr(sys, "last_value", None)
         if error is not None and not hasattr(sys, "ps1"):
             self.leave(error, self.place)
             return
@@ -253,17 +278,19 @@ class Link:
 
     def _sign_off(self) -> None:
         self._closed.set()
-        self._thread.join(self._timeouts.heartbeat)  # or it may give one more sign of life
+        # Otherwise the thread may give one more sign of life.
+        self._thread.join(self._timeouts.heartbeat)
         atexit.unregister(self._close_at_exit)
         with contextlib.suppress(RuntimeError):  # rank 0 has ended before
             self._store.set(f"beat/{self._rank}", _CLOSED)
-            self._store.set(f"seen/{self._rank}", "")  # an error is not waited for with it
+            # Rank 0 does not wait until this process has read an error.
+            self._store.set(f"seen/{self._rank}", "")
 
     def _wait_for_others(self, longest: float) -> None:
         """Wait until no other process gives signs of life, or for a number of seconds."""
         began = now = time.monotonic()
         seen = dict.fromkeys(range(1, self._world), (b"", began))
-        with contextlib.suppress(RuntimeError):  # one has not even begun
+        with contextlib.suppress(RuntimeError):  # a process has not started its link
             while seen and now - began < longest:
                 for rank, (before, since) in list(seen.items()):
                     beat = bytes(self._store.get(f"beat/{rank}"))
@@ -275,7 +302,7 @@ class Link:
                 now = time.monotonic()
 
     def _end_after_error(self) -> None:
-        """End the thread; rank 0, whose store goes with it, waits until the others have read."""
+        """End the thread; rank 0 waits until others have read the error, as its store ends."""
         self._sign_off()
         with contextlib.suppress(RuntimeError):
             if self._rank == 0:
@@ -327,7 +354,7 @@ class Link:
         self._thread_store.compare_set(_ERROR, "", _pickle_error(error, self.place, self._rank))
 
     def _exit(self, saved: str) -> None:
-        """End the process: its main thread waits for one that is gone."""
+        """End the process, because its main thread waits for a process that is gone."""
         _, text, place, _ = pickle.loads(base64.b64decode(saved))
         print(f"parallel: this process is ended, for another failed: {text}\n  at {place}",  # noqa: T201
               file=sys.stderr, flush=True)  # fmt: skip
@@ -335,10 +362,10 @@ class Link:
 
 
 class Progress:
-    """Whether a thread that should compute gets any processor time.
+    """Detector of a process that should compute but uses no processor time.
 
     Args:
-        seconds: Maximum time without a sign of life.
+        seconds: Time without computation after which the process counts as standing still.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -347,11 +374,11 @@ class Progress:
         self._begin = self._own = self._all = 0.0
 
     def has_stopped(self, computing: tuple[int, int] | None) -> bool:
-        """Return whether neither the thread nor the other ones of the process have computed.
+        """Return whether no thread of the process has computed for more than ``seconds``.
 
         Args:
-            computing: The thread's clock, and the number of the block that it runs; None: it does
-                not compute, but waits for others.
+            computing: Clock of the main thread, and index of the block that it runs; None: it waits
+                for other processes.
         """
         if computing is None:
             self._block = None
@@ -379,7 +406,7 @@ def _make_lost_error(rank: int) -> PeerFailedError:
 
 
 def _pickle_error(error: BaseException, place: str, rank: int) -> str:
-    """Return an error as ASCII: itself if it pickles, its text, its place, its traceback."""
+    """Return an error as ASCII: the error if it can be pickled, its text, place and traceback."""
     lines = "".join(traceback.format_exception(error))
     text = f"{type(error).__name__}: {error}"
     try:

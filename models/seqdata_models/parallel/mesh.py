@@ -1,6 +1,6 @@
-"""The mesh of processes, data x model: where values travel between them.
+"""Mesh of processes with the axes data and model, which sends values between them.
 
-Values travel over ``torch.distributed``; each is announced through the link first. Place in the
+Values are sent over ``torch.distributed``; the link announces each of them first. Place in the
 flow: below the engines. Reads: the default process group. Makes: groups, sends and receives.
 """
 
@@ -23,21 +23,25 @@ from seqdata_models.parallel.link import Link, LinkTimeouts
 class Mesh:
     """The processes of the default group as ``data`` replicas of ``size`` stages or parts.
 
-    Processes of one replica have adjacent ranks. Without a process group this is one process alone.
+    Processes of one replica have adjacent ranks. Without a process group, the mesh is a single
+    process.
 
     Args:
-        size: Stages or parts of a replica.
-        data: Replicas; None: as many as the processes allow.
-        timeouts: Bounds on the time that processes wait for each other.
+        size: Number of stages or parts of a replica.
+        data: Number of replicas; None: the number of processes divided by ``size``.
+        timeouts: Limits of the time that processes wait for each other; None: the defaults.
 
     Attributes:
         data: Number of replicas.
-        replica: Number of the replica of this process: its data-parallel coordinate.
+        replica: Index of the replica of this process, which is its data-parallel coordinate.
         size: Number of stages or parts of a replica.
-        position: Stage or part of this process.
+        position: Index of the stage or part of this process.
+        rank: Rank of this process.
+        world: Number of processes.
 
     Raises:
-        ConfigError: If the number of processes is not ``data * size``.
+        ConfigError: If ``size`` or ``data`` is not a positive integer, or the number of processes
+            is not ``data * size``.
     """
 
     def __init__(
@@ -61,16 +65,16 @@ class Mesh:
 
     @property
     def group(self) -> Any:
-        """The process group of this replica's stages."""
+        """Process group of the stages of this replica."""
         return self._groups["model"]
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Make an exception in the block that of every process.
+        """Report an exception in the block to every process, which then raises it too.
 
         Raises:
-            BaseException: The error of this process, with a note that names the place; or
-                the error of another process that failed first.
+            BaseException: The error of this process, with a note that names the place, or the error
+                of another process that failed first.
         """
         try:
             with self.computing(is_computing=True):
@@ -82,9 +86,9 @@ class Mesh:
 
     @contextmanager
     def computing(self, *, is_computing: bool) -> Iterator[None]:
-        """Note whether this process computes in the block, or waits for others.
+        """Note whether this process computes in the block or waits for other processes.
 
-        One that should compute and gets no processor time stands still: all processes end.
+        A process that should compute but uses no processor time stands still; all processes end.
         """
         with contextlib.ExitStack() as stack:
             if self.world > 1:
@@ -92,16 +96,23 @@ class Mesh:
             yield
 
     def describe(self, rank: int | None = None) -> str:
-        """Return the name of a process: its rank, replica and stage."""
+        """Return the name of a process, with its rank, replica and stage, for errors.
+
+        Args:
+            rank: Rank of the process; None: this process.
+        """
         replica, position = divmod(self.rank if rank is None else rank, self.size)
         number = self.rank if rank is None else rank
         return f"rank {number} (replica {replica}, stage {position})"
 
     def at(self, place: str) -> None:
-        """Note what this process does, for errors.
+        """Note the current work of this process, for errors.
 
         Args:
-            place: A few words: ``forward of chunk 3``.
+            place: A few words, such as ``forward of chunk 3``.
+
+        Raises:
+            BaseException: The error of another process, if one has failed.
         """
         self._place = place
         if self.world > 1:
@@ -112,9 +123,13 @@ class Mesh:
         """Send a tensor to a stage of this replica, without waiting.
 
         Args:
-            value: Tensor whose shape is known to the receiver.
+            value: Tensor whose shape and dtype the receiver knows.
             position: Position of the receiver.
-            kind: Values of a kind arrive in the order in which they were sent.
+            kind: Name of a kind of values; values of one kind arrive in the order of sending.
+
+        Raises:
+            PeerFailedError: If rank 0 is gone.
+            BaseException: The error of another process, if one has failed.
         """
         target = self.replica * self.size + position
         value = value.detach().contiguous()
@@ -124,15 +139,16 @@ class Mesh:
         self._link.notify(self._key(self.rank, target, kind))
 
     def receive(self, value: Tensor, position: int, kind: str) -> Tensor:
-        """Fill a tensor with what a stage of this replica has sent, and return it.
+        """Fill a tensor with the next value of a stage of this replica, and return it.
 
         Args:
-            value: Contiguous, of the shape and dtype that are sent.
+            value: Contiguous tensor of the shape and dtype of the sent value.
             position: Position of the sender.
-            kind: As with ``send``.
+            kind: Name of the kind of values, as in ``send``.
 
         Raises:
-            PeerFailedError: If the sender, or another process, has failed.
+            PeerFailedError: If the sender is gone, or sends nothing in time.
+            BaseException: The error of another process, if one has failed.
         """
         source = self.replica * self.size + position
         key = self._key(source, self.rank, kind)
@@ -144,7 +160,7 @@ class Mesh:
         return value
 
     def flush(self) -> None:
-        """Return once all that was sent has arrived."""
+        """Wait until all sends of this process are complete."""
         with self.computing(is_computing=False):
             for work, _ in self._works:
                 work.wait()  # ends: within the group's timeout
@@ -153,12 +169,16 @@ class Mesh:
     def barrier(
         self, name: str, patience: float = math.inf, ranks: Sequence[int] | None = None
     ) -> None:
-        """Return once all processes are here; errors of any are raised.
+        """Wait until all processes are here.
 
         Args:
             name: Name of the next collective operation, for errors.
             patience: Seconds after which a warning names the process that is not here.
             ranks: Ranks of the participating processes, always the same for a name; None: all.
+
+        Raises:
+            PeerFailedError: If a process is gone, or does not come in time.
+            BaseException: The error of another process, if one has failed.
         """
         if self.world == 1:
             return
@@ -173,11 +193,11 @@ class Mesh:
     def all_reduce(self, value: Tensor, axis: str) -> Tensor:
         """Sum a tensor in place over an axis of the mesh, and return it.
 
-        All processes along the axis call it: of ``data`` those with one place in each replica, of
-        ``model`` those of one replica.
+        All processes along the axis must call it: for ``data``, the processes with the same
+        position in each replica; for ``model``, the processes of one replica.
 
         Args:
-            value: Tensor of one shape on all of them.
+            value: Tensor, of the same shape on all these processes.
             axis: ``data`` or ``model``.
         """
         ranks = range(self.position, self.world, self.size)
@@ -190,11 +210,13 @@ class Mesh:
         return value
 
     def broadcast(self, value: Tensor, position: int) -> Tensor:
-        """Fill a tensor with that of a stage of this replica, and return it; all processes call it.
+        """Copy a tensor from one stage of each replica to the others, in place, and return it.
+
+        All processes must call it.
 
         Args:
-            value: Contiguous, of one shape everywhere.
-            position: Position of the stage that has it.
+            value: Contiguous tensor, of the same shape on all processes.
+            position: Position of the stage that has the values.
         """
         if self.size > 1:
             self.barrier("broadcast")
@@ -204,10 +226,10 @@ class Mesh:
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all stages of this replica in order; a collective operation.
+        """Return the values of all stages of this replica in order; all processes must call it.
 
         Args:
-            value: Any picklable object.
+            value: Value of this process, any picklable object.
         """
         if self.size == 1:
             return [value]
@@ -218,7 +240,7 @@ class Mesh:
         return values
 
     def leave(self, error: BaseException) -> None:
-        """Make an exception that ends this process that of all, unless another one was before."""
+        """Report an exception that ends this process to all, unless another was reported before."""
         if self.world > 1:
             self._link.leave(error, f"{self.describe()}, {self._place}")
 
@@ -237,10 +259,15 @@ class Mesh:
 
 
 def check_mesh(size: int, data: int | None, world: int) -> None:
-    """Return if processes make a mesh of this form.
+    """Raise if a number of processes does not make a mesh.
+
+    Args:
+        size: Number of stages or parts of a replica.
+        data: Number of replicas; None: as many as the processes allow.
+        world: Number of processes.
 
     Raises:
-        ConfigError: If ``size`` or ``data`` is not a positive number, or their product is not the
+        ConfigError: If ``size`` or ``data`` is not a positive integer, or their product is not the
             number of processes.
     """
     for name, value in (("stages or parts", size), ("data", 1 if data is None else data)):

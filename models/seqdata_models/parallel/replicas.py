@@ -1,8 +1,8 @@
-"""Values that are added up over replicas: the stages or parts of one have the same batches.
+"""Sums over replicas: all stages or parts of a replica have the same batches.
 
-Without this a sum over all processes, such as a count of validation's tokens, would be as many
-times too large as a replica has processes. Place in the flow: below the strategies. Reads: what
-modules log with ``sync_dist``, and torchmetrics. Makes: the values of one process.
+A sum over all processes, such as the number of tokens in validation, would count every batch once
+for each stage or part. Place in the flow: below the strategies. Reads: values that modules log with
+``sync_dist``, and torchmetrics. Makes: the values of a single process.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 
 class Replicas:
-    """The processes with one place in each replica; what a metric gathers its tensors by.
+    """Processes with the same position in each replica, over which metrics gather their tensors.
+
+    All processes must create this object, because it creates process groups.
 
     Args:
-        size: Stages or parts of a replica.
+        size: Number of stages or parts of a replica.
         rank: Rank of this process.
-        world: Number of processes; all of them make this together.
+        world: Number of processes.
 
     Attributes:
-        group: The processes with this one's place.
+        group: Process group of the processes with the position of this one.
     """
 
     def __init__(self, size: int, rank: int, world: int) -> None:
@@ -33,21 +35,29 @@ class Replicas:
         self.group = groups[rank % size]
 
     def __call__(self, value: Tensor, group: Any = None) -> list[Tensor]:
-        """Return the value of each replica."""
+        """Return the value of each replica; a collective operation.
+
+        Args:
+            value: Value of this process.
+            group: Process group; None: ``self.group``.
+        """
         return gather_all_tensors(value, group or self.group)
 
     def __deepcopy__(self, _: Any) -> Replicas:
-        """Return this object: a process group cannot be copied with a module."""
+        """Return this object, because a process group cannot be copied with a module."""
         return self
 
     def join(self, module: nn.Module) -> None:
-        """Make the metrics of a module gather over replicas, unless they gather in another way."""
+        """Make the metrics of a module gather over replicas.
+
+        Metrics with a ``dist_sync_fn`` of their own do not change.
+        """
         for metric in module.modules():
             if isinstance(metric, Metric) and metric.dist_sync_fn is None:
                 metric.dist_sync_fn = self
 
     def leave(self, module: nn.Module) -> None:
-        """Make the metrics of a module gather as they did before ``join``."""
+        """Make the metrics of a module gather as before ``join``."""
         for metric in module.modules():
             if isinstance(metric, Metric) and metric.dist_sync_fn is self:
                 metric.dist_sync_fn = None

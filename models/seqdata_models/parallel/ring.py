@@ -1,10 +1,11 @@
-"""Time over processes, a ring: full backpropagation through rows that no process holds whole.
+"""Ring: full backpropagation through time, with the timesteps of each row on several processes.
 
-Part d of D runs timesteps [d n / D, (d + 1) n / D) of each row of n. States go right, their
-gradients left, parameters are on every process and their gradients are summed. M groups of rows
-follow each other, so the speedup is M D / (M + D - 1); each process holds 1 / D of the activations.
-(LASP: Sun et al. 2024, arXiv 2404.02882, does so for linear attention, whose states need no order;
-here any cell of torch goes, and the bubble is the price.)
+Part d of D runs timesteps [d n / D, (d + 1) n / D) of a row of n timesteps. States are sent to the
+next part, and their gradients to the previous part. All parameters are on every process, and their
+gradients are summed. M groups of rows follow each other, so the speedup is M D / (M + D - 1). Each
+process has 1 / D of the activations. (LASP, Sun et al. 2024, arXiv 2404.02882, splits time for
+linear attention, whose states need no order. The ring supports any recurrent cell of torch, but
+parts are idle at the beginning and end.)
 Place in the flow: above ``stack``. Reads: batches. Makes: gradients of all parameters.
 """
 
@@ -24,20 +25,24 @@ from seqdata_models.parallel.stack import State, map_state
 
 
 class Ring(Engine):
-    """A recurrent stack that runs the timesteps of each row on several processes.
+    """Engine that runs the timesteps of each row on several processes.
 
-    The weights are whole on every process. Gradients reach from the last timestep of a batch's row
-    to its first; with lanes, its first timestep begins with the state that the batch before left.
-    Batches hold whole rows, of which each process cuts out its part, or that part only: a Loader
-    with ``World(mesh.replica, mesh.data, mesh.position, mesh.size)`` reads nothing else.
+    Every process has all weights. Gradients flow from the last timestep of a row to its first. With
+    lanes, the first timestep continues from the state after the previous batch.
+
+    Batches contain whole rows, and each process cuts out its part. A Loader with
+    ``World(mesh.replica, mesh.data, mesh.position, mesh.size)`` reads only this part.
 
     Args:
         module: Module that names its parts (``SupportsStages``).
-        mesh: Mesh of processes; ``mesh.size`` parts.
-        lane_groups: Groups of rows that follow each other.
+        mesh: Mesh of processes; each row has ``mesh.size`` parts.
+        lane_groups: Number of groups of rows that follow each other.
         seed: Seed of dropout masks.
         split_backward: Whether a part sends the gradient of its first state before it computes
-            those of its weights, as ``Wavefront`` does.
+            the gradients of its weights, as ``Wavefront`` does.
+
+    Raises:
+        ConfigError: If the module cannot be split, or ``lane_groups`` is not a positive integer.
 
     Examples:
         ring = Ring(model, Mesh(2), lane_groups=4)
@@ -59,12 +64,12 @@ class Ring(Engine):
         self._waiting: deque[Callable[[], None]] = deque()
 
     def owner_of(self, parameter: nn.Parameter) -> int:
-        """Return part 0: every process has and steps all parameters."""
+        """Return 0; every process has and updates all parameters."""
         del parameter
         return 0
 
     def synchronize(self) -> None:
-        """Note that all processes have the same weights and lane states: nothing travels."""
+        """Send nothing; all processes have the same weights and lane states."""
         self._is_stale = False
 
     def _run(self, batches: Sequence[SequenceBatch], scale: float) -> Tensor:
@@ -122,7 +127,8 @@ class Ring(Engine):
         if self.mesh.position < self.mesh.size - 1:
             gradient = torch.empty_like(sent)
             roots.append((sent, self.mesh.receive(gradient, self.mesh.position + 1, "gradients")))
-        live = [root for root in roots if root[0].requires_grad]  # states of idle rows do not
+        # The states of idle rows do not require gradients.
+        live = [root for root in roots if root[0].requires_grad]
         if live:
             torch.autograd.backward([value for value, _ in live], [seed for _, seed in live])
         if received is not None:
@@ -135,7 +141,7 @@ class Ring(Engine):
         self._waiting.popleft()()
 
     def _unflatten(self, flat: Tensor, rows: int) -> State:
-        """Return the states of all layers that ``flatten_state`` has made flat."""
+        """Return the states of all layers from the result of ``flatten_state``."""
         form = self.stack.make_zeros(rows)
         leaves = form if isinstance(form, tuple) else (form,)
         parts = torch.split(flat, [leaf.numel() for leaf in leaves])
@@ -143,7 +149,7 @@ class Ring(Engine):
         return views if isinstance(form, tuple) else views[0]
 
     def _restart(self, state: State, part: BatchPart) -> State:
-        """Return states with zeros where a sequence begins exactly at a part's first timestep."""
+        """Return states with zeros if a sequence begins exactly at the first timestep of a part."""
         if not bool(part.restarts.any()):
             return state
         return map_state(
@@ -159,12 +165,12 @@ class Ring(Engine):
         return value  # each process has all gradients
 
     def is_own(self, parameter: nn.Parameter) -> bool:
-        """Return True: each process has the gradients of all parameters."""
+        """Return True; each process has the gradients of all parameters."""
         del parameter
         return True
 
 
 def flatten_state(state: State) -> Tensor:
-    """Return the tensors of a state in one flat tensor."""
+    """Return the tensors of a state as one flat tensor."""
     leaves = state if isinstance(state, tuple) else (state,)
     return torch.cat([leaf.reshape(-1) for leaf in leaves])

@@ -1,8 +1,8 @@
-"""Parts of a batch: some of its rows, or a part of each row's timesteps.
+"""Parts of a batch: some of its rows, or some timesteps of each row.
 
-A loader that reads only a part of each row's timesteps delivers what ``split_time`` cuts out of
-whole rows. Place in the flow: the engines cut a batch into what one process runs at a time. Reads:
-padded batches. Makes: batches with the same metadata, so that masks and states of a part are right.
+A loader that reads time parts returns the same data as ``split_time`` does for whole rows. Place in
+the flow: the engines split a batch into the parts that one process runs at a time. Reads: padded
+batches. Makes: batches with the same metadata, so that masks and states of a part are correct.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class BatchPart:
     """Some timesteps of some rows of a batch.
 
     Attributes:
-        batch: The part, padded; its ``loss_scale`` is that of the whole batch.
-        rows: Numbers of its rows in the whole batch: [first, stop).
-        offsets: int64 (r,), the first timestep of each row in that of the whole batch.
-        restarts: bool (r,), rows that begin within a row of the whole batch, with a sequence.
+        batch: The part, padded, with the ``loss_scale`` of the whole batch.
+        rows: Range [first, stop) of its rows in the whole batch.
+        offsets: int64 (r,), position of each row's first timestep in the row of the whole batch.
+        restarts: bool (r,), True if a part begins inside a row of the whole batch, exactly at the
+            beginning of a sequence.
     """
 
     batch: SequenceBatch
@@ -35,11 +36,11 @@ class BatchPart:
 
 
 def split_rows(batch: SequenceBatch, groups: int) -> list[BatchPart]:
-    """Return the rows of a batch in contiguous groups, as equal as can be; empty ones are omitted.
+    """Return the rows of a batch in contiguous groups of nearly equal size.
 
     Args:
-        batch: Batch of r rows.
-        groups: Number of groups.
+        batch: Batch of r rows, in any layout.
+        groups: Number of groups; empty groups are omitted.
     """
     batch = batch.as_layout("padded")
     bounds = [len(batch) * number // groups for number in range(groups + 1)]
@@ -48,19 +49,19 @@ def split_rows(batch: SequenceBatch, groups: int) -> list[BatchPart]:
 
 
 def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
-    """Return the ``number``-th of ``parts`` of each row's own timesteps.
+    """Return one of several equal parts of the timesteps of each row.
 
-    Part d of a row of n timesteps is [d n / D, (d + 1) n / D): rows shorter than ``parts`` have
-    empty parts.
+    Part d of D parts of a row of n timesteps is [d n / D, (d + 1) n / D). Rows of fewer timesteps
+    than parts have empty parts.
 
     Args:
-        part: Batch of whole rows, or of the time parts that the loader has read.
-        number: Index from 0.
+        part: Whole rows of a batch, or the time parts that the loader has read.
+        number: Index of the part, from 0.
         parts: Number of parts.
 
     Raises:
-        ConfigError: If a row of the batch is read again by the next one, or has a horizon; or if
-            the loader has read another part.
+        ConfigError: If the ``overlap`` or ``horizon`` of the batch is not 0, or if the loader has
+            read another part.
     """
     loaded = part.batch
     batch = find_whole_batch(loaded)
@@ -96,7 +97,7 @@ def split_time(part: BatchPart, number: int, parts: int) -> BatchPart:
 
 
 def find_whole_batch(batch: SequenceBatch) -> SequenceBatch:
-    """Return the metadata of a batch's whole rows; of whole rows the batch itself."""
+    """Return the metadata of the whole rows of a batch: the batch itself if it has whole rows."""
     return batch if batch.whole is None else batch.whole
 
 
@@ -121,12 +122,12 @@ def _select_rows(batch: SequenceBatch, first: int, stop: int) -> BatchPart:
 
 
 def padded_length(batch: SequenceBatch) -> int:
-    """Return the timesteps of a padded batch, those of padding included."""
+    """Return the number of timesteps of a padded batch, including padding; at least 1."""
     return batch.padded_length or max(1, int(batch.lengths.max()) if len(batch) else 1)
 
 
 def _replace(batch: SequenceBatch, fields: dict[str, Any]) -> SequenceBatch:
-    """Return a padded batch with other fields; what counts its tokens is that of the whole."""
+    """Return a padded batch with other fields; its counts of tokens are those of the whole."""
     names = (
         "weight", "lanes", "reset", "burn_in", "lengths", "ids", "start", "positions", "epoch",
         "number", "num_tokens", "global_num_tokens", "update_num_tokens", "loss_scale",
@@ -136,7 +137,7 @@ def _replace(batch: SequenceBatch, fields: dict[str, Any]) -> SequenceBatch:
 
 
 def _slice_time(batch: SequenceBatch, name: str, starts: Tensor, width: int) -> Any:
-    """Return a field's timesteps from ``starts``, (r, width, ...); others as they are."""
+    """Return the timesteps of a field from ``starts``, (r, width, ...); other fields unchanged."""
     value = batch.data[name]
     if not isinstance(value, Tensor) or batch.axes.along(name) != batch.axes.axis:
         return value
@@ -148,7 +149,7 @@ def _slice_time(batch: SequenceBatch, name: str, starts: Tensor, width: int) -> 
 def _cut_segments(
     batch: SequenceBatch, starts: Tensor, stops: Tensor
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the spans of parts of rows, and which rows begin with a span that is not cut."""
+    """Return the spans of parts of rows, and a mask of the parts that begin where a span does."""
     restarts = torch.zeros(len(batch), dtype=torch.bool, device="cpu")
     if batch.segments is None:
         return None, restarts

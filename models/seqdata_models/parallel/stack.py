@@ -1,7 +1,7 @@
-"""A recurrent stack that is cut: layers of an ``nn.LSTM`` run one by one, under their own weights.
+"""Recurrent stack that can be split: layers of an ``nn.LSTM`` run one by one with its weights.
 
-Place in the flow: an engine cuts a module's parts, and runs its stage of them on parts of batches.
-Reads: what ``parallel_stages`` names. Makes: outputs and states, as the whole module does.
+Place in the flow: an engine splits the parts of a module, and runs its stage on parts of batches.
+Reads: the parts that ``parallel_stages`` names. Makes: the outputs and states of the whole module.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _KINDS: dict[str, Callable[..., nn.RNNBase]] = {
 
 @runtime_checkable
 class SupportsStages(Protocol):
-    """A module that can be trained over several processes."""
+    """Protocol of modules that the parallel engines can train."""
 
     def parallel_stages(self) -> Sequence[nn.Module]:
-        """Return the parts in the order in which they run, one of them recurrent.
+        """Return the parts in the order in which they run; exactly one of them is recurrent.
 
-        The recurrent part is an LSTM, GRU or RNN of torch; an ``nn.Dropout`` gets seeded masks;
-        any other part treats each timestep by itself.
+        The recurrent part is an LSTM, GRU or RNN of torch. An ``nn.Dropout`` has seeded masks. Any
+        other part must process each timestep independently.
         """
         ...
 
@@ -46,11 +46,11 @@ class SupportsStages(Protocol):
         ...
 
     def parallel_nll(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the loss of each timestep, (r, T), 0 where it is not scored.
+        """Return the loss of each timestep, (r, T) float; 0 if it is not scored.
 
         Args:
             outputs: Outputs of the last part, (r, T, ...).
-            batch: The batch of the same rows.
+            batch: Batch of the same rows and timesteps.
         """
         ...
 
@@ -60,12 +60,12 @@ class Step:
     """One part of a stack, or one layer of its recurrent part.
 
     Attributes:
-        module: Module to run; a layer shares its weights with the recurrent module it is cut from.
-            Of a dropout, the module whose mode decides.
-        number: In the stack.
-        layer: Layer of the recurrent part; None: another part.
-        drop: Fraction of activations that are dropped; 0: this is not a dropout.
-        deferred: Module that runs in its place, if weight gradients wait.
+        module: Module to run. A recurrent layer shares its weights with the recurrent part. For a
+            dropout, the module whose training mode applies.
+        number: Index of the step in the stack.
+        layer: Index of the layer in the recurrent part; None for a step of another part.
+        drop: Fraction of activations dropped; 0: the step is not a dropout.
+        deferred: Callable with deferred weight gradients that replaces the module; None: none.
     """
 
     module: nn.Module
@@ -76,26 +76,29 @@ class Step:
 
     @property
     def run(self) -> Callable[..., Any]:
-        """Callable of the inputs and, if it is a layer, of a state."""
+        """Callable of the inputs and, for a recurrent layer, of a state."""
         return self.module if self.deferred is None else self.deferred
 
 
 class Stack:
-    """The parts of a module as steps, and how to run them.
+    """Parts of a module as steps that can be split into stages.
 
     Args:
-        module: Module that names its parts.
-        seed: Seed of dropout masks. Each is drawn for (seed, epoch, batch, step, lane or row), so
-            that it is the same however the stack, rows and timesteps are split.
-        weights: Keeper of the gradients of layers' weights; None: none is kept.
+        module: Module that names its parts (``SupportsStages``).
+        seed: Seed of dropout masks. Each mask is drawn for (seed, epoch, batch, step, lane or row),
+            so it does not depend on the split of the stack, rows and timesteps.
+        weights: Object that keeps deferred weight gradients; None: they are not deferred.
 
     Attributes:
-        steps: In order.
-        rnn: The recurrent part.
-        lanes: The module's lane states; None: each batch begins with zeros.
+        module: The module.
+        seed: Seed of dropout masks.
+        steps: Steps in the order in which they run.
+        rnn: Recurrent part.
+        lanes: Lane states of the module; None: each batch begins with zeros.
 
     Raises:
-        ConfigError: If the module does not name its parts, or its recurrent part cannot be cut.
+        ConfigError: If the module does not name its parts, if it has not exactly one recurrent part
+            or more than one LaneStates, or if a part cannot be split.
     """
 
     def __init__(
@@ -127,17 +130,22 @@ class Stack:
 
     @property
     def is_lstm(self) -> bool:
-        """Whether a state is a pair."""
+        """Whether a state is a pair (h, c)."""
         return self.rnn.mode == "LSTM"
 
     @property
     def weight(self) -> Tensor:
-        """A weight of the recurrent part, for dtype and device."""
+        """Weight of the recurrent part, for its dtype and device."""
         weight: Tensor = self.rnn.weight_ih_l0  # type: ignore[assignment]
         return weight
 
     def make_zeros(self, rows: int, layers: int | None = None) -> State:
-        """Return states of zeros: (layers, rows, size) of the output, and of an LSTM's cell."""
+        """Return a zero state, (layers, rows, size), or a pair of states (h, c) for an LSTM.
+
+        Args:
+            rows: Number of rows.
+            layers: Number of layers; None: all.
+        """
         layers = self.rnn.num_layers if layers is None else layers
         weight = self.weight
         output = self.rnn.proj_size or self.rnn.hidden_size
@@ -147,11 +155,14 @@ class Stack:
     def cut(self, stages: int) -> list[tuple[Step, ...]]:
         """Return contiguous stages of about equal cost; each begins with a recurrent layer.
 
-        The first has what comes before the first layer, too. The cost of a step is the number of
-        its weights that each timestep is multiplied by.
+        The first stage also has the steps before the first recurrent layer. The cost of a step is
+        its number of parameters; embeddings and dropouts have no cost.
+
+        Args:
+            stages: Number of stages.
 
         Raises:
-            ConfigError: If there are fewer layers than stages.
+            ConfigError: If there are fewer recurrent layers than stages.
         """
         places = [n for n, step in enumerate(self.steps) if step.layer is not None][1:]
         if stages - 1 > len(places):
@@ -175,13 +186,14 @@ class Stack:
         """Run steps on a part of a batch.
 
         Args:
-            steps: Consecutive.
+            steps: Consecutive steps.
             part: Rows and timesteps.
-            x: (r, T, ...).
-            states: Layer -> its state (1, r, size) at the part's first timestep; None: zeros.
+            x: Input of the first step, (r, T, ...).
+            states: Function that returns the state of a layer, (1, r, size), at the first timestep
+                of the part; None for zeros.
 
         Returns:
-            Outputs (r, T, ...), and layer -> its state at the end of each row.
+            Outputs, (r, T, ...), and layer -> state at the end of each row, (1, r, size).
         """
         ends = {}
         for step in steps:
@@ -200,19 +212,28 @@ class Stack:
         return x
 
     def loss(self, outputs: Tensor, batch: SequenceBatch) -> Tensor:
-        """Return the sum of losses of the last step's outputs."""
+        """Return the sum of losses of the outputs of the last step, () float."""
         nll: Tensor = self.module.parallel_nll(outputs, batch)
         return nll.sum()
 
     def take(self, batch: SequenceBatch, lanes: LaneStates | None, rows: tuple[int, int]) -> State:
-        """Return the states of all layers where some rows of a batch begin, of lanes or zeros.
+        """Return the states of all layers at the beginning of some rows: those of lanes, or zeros.
 
-        Each group of rows takes its own: gradients reach a learned initial state through it once.
+        Each group of rows takes its own states, so that a learned initial state has the gradient of
+        each row once.
 
         Args:
-            batch: The whole one.
-            lanes: Keeper of the states; None if they are zeros.
-            rows: [first, stop).
+            batch: The whole batch.
+            lanes: States of the lanes; None: zeros.
+            rows: Range [first, stop) of rows.
+
+        Returns:
+            State, (layers, rows, size), or a pair of states for an LSTM.
+
+        Raises:
+            ConfigError: If sequences begin within a row, and the lanes have an initial state.
+            PlanError: If the batch does not follow the previous one of its lanes.
+            ResumeError: If the batch continues sequences whose states are not known.
         """
         if lanes is None or batch.lanes is None:
             return self.make_zeros(rows[1] - rows[0])
@@ -234,7 +255,13 @@ class Stack:
 
 
 def map_state(change: Callable[..., Tensor], state: State, *others: State) -> State:
-    """Return a state whose tensors are changed, each together with those in its place."""
+    """Return a state with each tensor changed.
+
+    Args:
+        change: Function of a tensor of ``state`` and of the corresponding tensors of ``others``.
+        state: Tensor, or a tuple of tensors.
+        others: States of the same form.
+    """
     if isinstance(state, tuple):
         return tuple(change(*leaves) for leaves in zip(state, *others, strict=True))
     return change(state, *others)
@@ -243,20 +270,20 @@ def map_state(change: Callable[..., Tensor], state: State, *others: State) -> St
 def dropout_mask(
     part: BatchPart, shape: tuple[int, ...], drop: float, key: tuple[int, int]
 ) -> Tensor:
-    """Return factors 0 or 1 / (1 - drop), the same for a timestep however its batch is split.
+    """Return factors 0 or 1 / (1 - drop), which do not depend on the split of the batch.
 
-    Each lane, or without lanes each row of the whole batch, has a stream of its own (Philox
-    counters; Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), which is entered
-    at the part's first timestep.
+    Each lane, or without lanes each row of the whole batch, has its own random stream (Philox
+    counters; Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), which is read from
+    the first timestep of the part.
 
     Args:
         part: Part of a batch.
-        shape: (r, T, F).
-        drop: In [0, 1].
-        key: Seed, and number of the step in the stack.
+        shape: Shape of the activations, (r, T, ...).
+        drop: Fraction of activations to drop, in [0, 1].
+        key: Seed, and index of the step in the stack.
 
     Returns:
-        (r, T, F) float64 on the CPU.
+        Factors of the given shape, float64 on the CPU.
     """
     rows, width, features = shape[0], shape[1], int(np.prod(shape[2:], dtype=np.int64))
     draws = -(-features // 4)  # a Philox block has four numbers
@@ -273,9 +300,9 @@ def dropout_mask(
 
 
 def _iter_parts(parts: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Yield parts; of an ``nn.Sequential`` those that it has, so that dropouts are found.
+    """Yield parts, and the parts of each ``nn.Sequential``, so that dropouts are found.
 
-    Recurrent parts and dropouts, which are run in a way of our own, are without their wrappers.
+    Recurrent parts and dropouts are yielded without wrappers, because the stack runs them itself.
     """
     for part in parts:
         if any(isinstance(inner, DistributedDataParallel) for inner in part.modules()):
@@ -292,7 +319,7 @@ def _iter_parts(parts: Iterable[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _check_part(part: nn.Module, name: str) -> None:
-    """Raise an error if a part gives something else on a part of a batch than on the whole."""
+    """Raise if the result of a part for some rows would differ from that for the whole batch."""
     for inner in part.modules():
         if isinstance(inner, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
@@ -350,7 +377,7 @@ def _make_steps(parts: Sequence[nn.Module]) -> list[Step]:
 
 
 def _defer(step: Step, weights: WeightGradients) -> Step:
-    """Return a step whose weight gradients wait; one that cannot wait as it is."""
+    """Return a step with deferred weight gradients; unchanged if they cannot be deferred."""
     if step.layer is not None and isinstance(step.module, nn.RNNBase):
         return replace(step, deferred=DeferredLayer(step.module, weights))
     if type(linear := unwrap_module(step.module)) is nn.Linear:
@@ -359,7 +386,7 @@ def _defer(step: Step, weights: WeightGradients) -> Step:
 
 
 def _view_layer(rnn: nn.RNNBase, layer: int) -> nn.RNNBase:
-    """Return one layer as a module of its own, over the very parameters of the whole."""
+    """Return one layer as a separate module that shares the parameters of the recurrent part."""
     size = rnn.input_size if layer == 0 else rnn.proj_size or rnn.hidden_size
     options: dict[str, Any] = {"bias": rnn.bias, "batch_first": True, "device": "meta"}
     if rnn.proj_size:

@@ -1,7 +1,7 @@
-"""One stage of a stack over the chunks of an update: its steps, and its layers' states.
+"""Stage of a stack: its steps, and the states of its layers over the chunks of an update.
 
-Place in the flow: the wavefront, with our engine or torch's, runs item after item through each
-stage. Reads: batches. Makes: outputs; states, which stay in their stage.
+Place in the flow: the wavefront, with the engine of this package or of torch, runs the items in
+order through each stage. Reads: batches. Makes: outputs, and states, which stay in their stage.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from seqdata_models.parallel.stack import Stack, State, Step, map_state
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """A group of rows of a chunk.
+    """Group of rows of a chunk.
 
     Attributes:
-        chunk: Number of the chunk in its update.
+        chunk: Index of the chunk in its update.
         batch: The chunk.
-        part: The rows.
-        is_first: Whether it is the chunk's first group.
-        is_last: Whether it is the chunk's last group.
+        part: Rows of the group.
+        is_first: Whether it is the first group of the chunk.
+        is_last: Whether it is the last group of the chunk.
     """
 
     chunk: int
@@ -39,13 +39,18 @@ class Item:
     is_last: bool
 
     def describe(self) -> str:
-        """Return its name for errors."""
+        """Return the name of the item, for errors."""
         first, stop = self.part.rows
         return f"chunk {self.chunk}, rows {first} to {stop - 1}"
 
 
 def iter_items(batches: Sequence[SequenceBatch], lane_groups: int) -> Iterator[Item]:
-    """Yield the items of an update in order: all groups of a chunk, then those of the next."""
+    """Yield the items of an update in order, chunk by chunk.
+
+    Args:
+        batches: Chunks of the update.
+        lane_groups: Number of groups of rows of a chunk.
+    """
     for chunk, batch in enumerate(batches):
         parts = split_rows(batch, lane_groups)
         for number, part in enumerate(parts):
@@ -56,13 +61,13 @@ class Stage:
     """Consecutive steps of a stack, and the states of their layers.
 
     Args:
-        stack: The whole.
+        stack: The whole stack.
         steps: Steps of this stage.
-        lanes: Keeper of the states from chunk to chunk; None: each batch begins with zeros.
+        lanes: States of the lanes from chunk to chunk; None: each batch begins with zeros.
 
     Attributes:
-        layers: Numbers of its recurrent layers: [first, stop).
-        lanes: The argument.
+        layers: Range [first, stop) of its recurrent layers.
+        lanes: States of the lanes.
     """
 
     def __init__(self, stack: Stack, steps: Sequence[Step], lanes: LaneStates | None) -> None:
@@ -72,14 +77,14 @@ class Stage:
         self._ends: list[State] = []
 
     def forward(self, item: Item, x: Tensor) -> Tensor:
-        """Run an item, after all that come before it.
+        """Run an item; items must run in order.
 
         Args:
-            item: Item whose rows continue from the states of the chunk before.
-            x: (r, T, ...).
+            item: Item whose rows continue from the states of the previous chunk.
+            x: Input of the first step, (r, T, ...).
 
         Returns:
-            (r, T, ...).
+            Output of the last step, (r, T, ...).
         """
         if item.is_first:
             self._ends = []
@@ -96,11 +101,11 @@ class Stage:
         return out
 
     def make_input(self, part: BatchPart, width: int | None = None) -> Tensor:
-        """Return an empty tensor for what the stage before sends, (r, T, size).
+        """Return an uninitialized tensor for the output of the previous stage, (r, T, size).
 
         Args:
-            part: Batch of r rows.
-            width: T; None: that of the part.
+            part: Part of r rows.
+            width: Number of timesteps T; None: that of the part.
         """
         layer: Any = self._steps[0].module
         shape = len(part.batch), width or padded_length(part.batch), layer.input_size
@@ -108,18 +113,21 @@ class Stage:
         return torch.empty(shape, dtype=weight.dtype, device=weight.device)
 
     def replace_layers(self, old: Tensor, new: Tensor) -> Tensor:
-        """Return a state of all layers, those of this stage from another one.
+        """Return a state of all layers with new states of the layers of this stage.
 
         Args:
-            old: (layers, r, size).
-            new: (own layers, r, size).
+            old: State of all layers, (layers, r, size).
+            new: State of the layers of this stage, (own layers, r, size).
+
+        Returns:
+            (layers, r, size), in the dtype of ``old``.
         """
         first, stop = self.layers
         return torch.cat([old[:first], new.detach().to(old.dtype), old[stop:]])
 
 
 def copy_lanes(lanes: LaneStates | None) -> LaneStates | None:
-    """Return lane states with tables of their own, for another stage of the same process."""
+    """Return a copy of lane states with separate tables, for another stage of the same process."""
     if lanes is None:
         return None
     copied = copy.copy(lanes)
@@ -128,7 +136,13 @@ def copy_lanes(lanes: LaneStates | None) -> LaneStates | None:
 
 
 def move_layers(target: Stage, source: Stage, table: str) -> None:
-    """Replace a stage's layers in the lane states of another one by what it has left there."""
+    """Copy the states of the layers of one stage into the lane states of another stage.
+
+    Args:
+        target: Stage whose lane states are changed.
+        source: Stage whose layers are copied.
+        table: Name of the table of lane states.
+    """
     if source.lanes is None or target.lanes is None:
         return
     found: list[State] = []

@@ -1,8 +1,8 @@
-"""Lightning strategies: layers over processes (wavefront) or time over processes (ring), with data.
+"""Lightning strategies that split layers (wavefront) or time (ring), and data, over processes.
 
-A step's batch waits until those of its optimizer update are there; then the engine runs them all.
+A strategy collects the batches of an optimizer update; then the engine runs all of them.
 Place in the flow: ``Trainer(strategy=WavefrontStrategy(...))``. Reads: the Trainer's batches.
-Makes: gradients as of one process, whole checkpoints, from which any strategy resumes.
+Makes: the gradients of a single process, and whole checkpoints that any strategy can resume.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ from seqdata_models.parallel.wavefront import Wavefront
 
 
 class ParallelStrategy(DDPStrategy):
-    """Base of both strategies.
+    """Base of the parallel strategies.
 
-    The module names its parts (``SupportsStages``) and is trained by them: its own
-    ``training_step`` is not called. ``train_loss``, the mean over the timesteps of an update, is
-    logged with it. Validation, test and prediction run the whole module on every process.
+    A strategy trains the parts that the module names (``SupportsStages``), and does not call its
+    ``training_step``. It logs ``train_loss``, the mean over the scored timesteps of an update.
+    Validation, test and prediction run the whole module on every process.
 
     Args:
-        size: Stages or parts of a replica.
-        data: Replicas; None: as many as the devices allow.
-        lane_groups: Groups of rows that follow each other.
-        split_backward: Whether gradients of weights are computed later than those of inputs.
+        size: Number of stages or parts of a replica.
+        data: Number of replicas; None: as many as the devices allow.
+        lane_groups: Number of groups of rows that follow each other.
+        split_backward: Whether to compute gradients of weights later than those of inputs.
         seed: Seed of dropout masks.
-        timeouts: Bounds on the time that processes wait for each other.
-        options: Options of ``DDPStrategy``: ``timeout``, ``process_group_backend``, ...
+        timeouts: Limits of the time that processes wait for each other; None: the defaults.
+        options: Options of ``DDPStrategy``, such as ``timeout`` and ``process_group_backend``.
+
+    Attributes:
+        engine: Engine of the fit; None outside a fit.
     """
 
     def __init__(
@@ -70,24 +73,25 @@ class ParallelStrategy(DDPStrategy):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """The data-parallel coordinate: all stages of a replica get the same batches."""
+        """Data-parallel coordinate; all stages of a replica get the same batches."""
         world = self.num_nodes * self.num_processes
         return {"num_replicas": world // self.size, "rank": self.global_rank // self.size}
 
     def setup_environment(self) -> None:
-        """Start the processes.
+        """Set up the processes.
 
         Raises:
-            ConfigError: If they do not make the mesh.
+            ConfigError: If their number does not fit the mesh.
         """
         check_mesh(self.size, self.data, self.num_nodes * self.num_processes)
         super().setup_environment()
 
     def setup(self, trainer: Trainer) -> None:
-        """Make the engine, for a fit.
+        """Set up training and, for a fit, create the engine.
 
         Raises:
-            ConfigError: If the module or the Trainer's options cannot be split.
+            ConfigError: If the module cannot be split, or the strategy does not support an option
+                or a callback of the Trainer.
         """
         if trainer.state.fn == TrainerFn.FITTING:
             self.check_trainer(trainer)
@@ -99,10 +103,10 @@ class ParallelStrategy(DDPStrategy):
         plugin.clip_grad_by_norm = self._clip_gradients
 
     def check_trainer(self, trainer: Trainer) -> None:
-        """Return if the Trainer's options can be kept.
+        """Raise if the strategy does not support an option of the Trainer or the module.
 
         Raises:
-            ConfigError: If they cannot.
+            ConfigError: If the module optimizes manually, or the precision is ``"16-mixed"``.
         """
         if not trainer.lightning_module.automatic_optimization:
             raise ConfigError(
@@ -116,14 +120,18 @@ class ParallelStrategy(DDPStrategy):
             )
 
     def check_update(self, batches: int) -> None:
-        """Do nothing: an update may have any number of batches."""
+        """Accept any number of batches of an update.
+
+        Args:
+            batches: Number of batches of an update.
+        """
 
     @abstractmethod
     def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
-        """Return the engine that trains the module."""
+        """Return the engine that trains a module on a mesh."""
 
     def configure_ddp(self) -> None:
-        """Broadcast rank 0's weights, and make the engine; nothing is wrapped."""
+        """Broadcast the weights of rank 0, and create the engine; the module is not wrapped."""
         module = self.lightning_module
         if module is None:
             return
@@ -135,7 +143,16 @@ class ParallelStrategy(DDPStrategy):
         self.engine = self.make_engine(module, Mesh(self.size, self.data, timeouts=self._timeouts))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run an update once all its batches are there; return the loss of the latest update."""
+        """Collect a batch, and run the update when it is complete.
+
+        Returns:
+            () float, mean loss of the latest update over its scored timesteps; 0 before the first.
+
+        Raises:
+            ConfigError: If there is no fit, if the optimizer calls its closure twice for an update,
+                if an update has the wrong number of batches, or if a callback records losses of
+                batches and an update has several.
+        """
         module, engine = self.lightning_module, self.engine
         if module is None or engine is None:
             raise ConfigError("parallel: a training step must be part of a fit, but is not.")
@@ -160,7 +177,7 @@ class ParallelStrategy(DDPStrategy):
         return self._latest_loss
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Set the gradients that ``training_step`` has found."""
+        """Set the gradients that ``training_step`` has computed."""
         del optimizer, args, kwargs
         module: Any = self.lightning_module
         closure_loss = self.precision_plugin.pre_backward(closure_loss, module)
@@ -170,13 +187,16 @@ class ParallelStrategy(DDPStrategy):
         return self.precision_plugin.post_backward(closure_loss, module)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the whole module, with the weights of all stages."""
+        """Run validation of the whole module, with the weights of all stages."""
         if self.engine is not None:
             self.engine.synchronize()
         return super().validation_step(*args, **kwargs)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the weights of all stages, under the names of the whole module."""
+        """Return the weights of all stages, with the names of the whole module.
+
+        A warning says that the checkpoint is saved within an update, whose batches are then lost.
+        """
         if self._batches and self.is_global_zero:
             text = (
                 "parallel: a checkpoint must be saved at the end of an update, whose batches run "
@@ -190,14 +210,14 @@ class ParallelStrategy(DDPStrategy):
         return super().lightning_module_state_dict()
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return the optimizer's state with the parts of all stages."""
+        """Return the state of an optimizer with the parts of all stages."""
         inner = getattr(optimizer, "optimizer", optimizer)
         if self.engine is None:
             return super().optimizer_state(inner)
         return self.engine.gather_optimizer(inner)
 
     def on_exception(self, exception: BaseException) -> None:
-        """Make an exception of this process that of all."""
+        """Report an exception of this process to all processes."""
         if self.engine is not None:
             self.engine.close()
             self.engine.mesh.leave(exception)
@@ -205,7 +225,7 @@ class ParallelStrategy(DDPStrategy):
         super().on_exception(exception)
 
     def teardown(self) -> None:
-        """Leave the whole module, and whole optimizers, on every process."""
+        """Restore the whole module and whole optimizer states on every process."""
         engine, self.engine = self.engine, None
         if engine is not None:
             engine.synchronize()
@@ -218,24 +238,29 @@ class ParallelStrategy(DDPStrategy):
         super().teardown()
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce a value over replicas: the stages of one have the same batches."""
+        """Reduce a value over replicas, because the stages of a replica have the same batches."""
         replicas = None if self._replicas is None else self._replicas.group
         return super().reduce(tensor, group or replicas, reduce_op)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return whether all processes decide so, or any."""
+        """Return whether all processes, or any if ``all`` is False, pass True as ``decision``."""
         vote = torch.tensor(int(decision), dtype=torch.int64, device=self.root_device)
         votes = super().reduce(vote, None, "sum")
         return bool(votes == self.world_size) if all else bool(votes)
 
     def barrier(self, name: str | None = None) -> None:
-        """Return once all processes are here, or one has failed."""
+        """Wait until all processes are here.
+
+        Raises:
+            PeerFailedError: If a process is gone, or does not come in time.
+            BaseException: The error of another process, if one has failed.
+        """
         if self.engine is not None:
             self.engine.mesh.barrier(name or "a barrier of the Trainer")
         super().barrier(name)
 
     def _check_closure(self, trainer: Trainer) -> None:
-        """Raise an error if an optimizer asks again for the gradients of an update."""
+        """Raise if an optimizer calls its closure again for the same update."""
         if trainer.fit_loop.total_batch_idx == self._latest_batch:
             name = type(trainer.optimizers[0]).__name__
             raise ConfigError(
@@ -245,36 +270,39 @@ class ParallelStrategy(DDPStrategy):
         self._latest_batch = trainer.fit_loop.total_batch_idx
 
     def _clip_gradients(self, optimizer: Any, clip_val: float) -> None:
-        """Clip what an optimizer steps, by its norm over all stages."""
+        """Clip the gradients of an optimizer by their norm over all stages."""
         if self.engine is not None:
             parameters = list(self.precision_plugin.main_params(optimizer))
             self.engine.clip_gradients(clip_val, parameters)
 
 
 class WavefrontStrategy(ParallelStrategy):
-    """Layers over devices: stage s runs chunk t while the stage before it runs chunk t + 1.
+    """Strategy that splits the layers of a recurrent stack over devices.
 
-    Truncated BPTT, exact. The speedup of S equal stages is N S / (N + S - 1), with N = chunks x
-    lane groups.
+    Stage s runs chunk t while the stage before it runs chunk t + 1. Gradients are those of
+    truncated BPTT on a single device. The speedup of S equal stages is N S / (N + S - 1), where N
+    is chunks x lane groups.
 
     Args:
-        stages: Into how many the recurrent layers are split.
-        chunks: Chunks of an update: ``Trainer(accumulate_grad_batches=chunks)``, which is checked.
-        lane_groups: Groups of lanes that follow each other through the stages.
-        data: Replicas, for a mesh of data x stages; None: as many as the devices allow.
-        engine: ``seqdata`` takes batches of any shape; ``torch`` runs the schedules of
-            ``torch.distributed.pipelining``, for micro-batches of equal numbers of rows.
-        schedule: Schedule of torch's engine: ``GPipe``, ``1F1B``, or ``ZBV``, which needs two
-            layers or more for each process.
-        split_backward: Whether a stage sends the gradient of its inputs before it computes those
-            of its weights, where it would stand idle; cells are ours then, slower than torch's.
-            ``ZBV`` always does.
+        stages: Number of stages into which the recurrent layers are split.
+        chunks: Number of chunks of an update. ``accumulate_grad_batches`` of the Trainer must be
+            this number.
+        lane_groups: Number of groups of lanes that follow each other through the stages.
+        data: Number of replicas, for a mesh of data x stages; None: as many as the devices allow.
+        engine: ``seqdata`` accepts batches of any shape. ``torch`` runs the schedules of
+            ``torch.distributed.pipelining``, for micro-batches with equal numbers of rows.
+        schedule: Schedule of the engine ``torch``: ``GPipe``, ``1F1B``, or ``ZBV``, which needs at
+            least two layers for each process.
+        split_backward: Whether a stage sends the gradient of its inputs before it computes the
+            gradients of its weights, in time that would be idle. It uses the recurrent cells of
+            this package, which are slower than those of torch. ``ZBV`` always does so.
         seed: Seed of dropout masks.
-        timeouts: Bounds on the time that processes wait for each other.
+        timeouts: Limits of the time that processes wait for each other; None: the defaults.
         options: Options of ``DDPStrategy``.
 
     Raises:
-        ConfigError: If the engine or schedule is unknown.
+        ConfigError: If the engine or schedule is unknown, or ``split_backward`` is set with
+            ``engine="torch"``.
 
     Examples:
         Trainer(devices=2, strategy=WavefrontStrategy(2, chunks=8), accumulate_grad_batches=8)
@@ -311,19 +339,23 @@ class WavefrontStrategy(ParallelStrategy):
         self.chunks, self.engine_name, self.schedule = chunks, engine, schedule
 
     def check_trainer(self, trainer: Trainer) -> None:
-        """Return if the Trainer's options can be kept.
+        """Raise if the strategy does not support an option or a callback of the Trainer.
 
         Raises:
-            ConfigError: If they cannot, or a callback averages weights or compares those of ranks.
+            ConfigError: If the module optimizes manually, the precision is ``"16-mixed"``, or a
+                callback averages weights or compares the weights of ranks.
         """
         super().check_trainer(trainer)
         check_whole_weights(trainer)
 
     def check_update(self, batches: int) -> None:
-        """Return if an update is of ``chunks`` batches.
+        """Raise if an update does not have ``chunks`` batches.
+
+        Args:
+            batches: Number of batches of an update.
 
         Raises:
-            ConfigError: If it is not.
+            ConfigError: If ``batches`` is not ``chunks``.
         """
         if batches != self.chunks:
             raise ConfigError(
@@ -332,7 +364,7 @@ class WavefrontStrategy(ParallelStrategy):
             )
 
     def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
-        """Return the engine that trains the module."""
+        """Return the engine that trains a module on a mesh."""
         if self.engine_name == "torch":
             return TorchWavefront(
                 module, mesh, self.lane_groups, schedule=self.schedule, seed=self._seed
@@ -343,20 +375,22 @@ class WavefrontStrategy(ParallelStrategy):
 
 
 class RingStrategy(ParallelStrategy):
-    """Time over devices: each runs a part of every row's timesteps; full BPTT over the batch.
+    """Strategy that splits the timesteps of each row over devices.
 
-    The speedup of D parts is M D / (M + D - 1), with M lane groups. A ``SequenceDataModule`` reads
-    for each process its own timesteps only, so that none ever holds a whole row in training.
+    Gradients are those of full BPTT over the rows of a batch on a single device. The speedup of D
+    parts is M D / (M + D - 1), where M is the number of lane groups. With a ``SequenceDataModule``,
+    each process reads only its own timesteps, so no process has a whole row in training.
 
     Args:
-        parts: Into how many the timesteps of each row are split.
-        lane_groups: Groups of rows that follow each other around the ring.
-        data: Replicas, for a mesh of data x parts; None: as many as the devices allow.
-        split_backward: As of ``WavefrontStrategy``.
-        whole_rows: Whether each process reads whole rows, and cuts out its part: for transforms
-            that need them.
+        parts: Number of parts into which the timesteps of each row are split.
+        lane_groups: Number of groups of rows that follow each other around the ring.
+        data: Number of replicas, for a mesh of data x parts; None: as many as the devices allow.
+        split_backward: Whether a part sends the gradient of its first state before it computes the
+            gradients of its weights, as in ``WavefrontStrategy``.
+        whole_rows: Whether each process reads whole rows and cuts out its part, for transforms that
+            need whole rows.
         seed: Seed of dropout masks.
-        timeouts: Bounds on the time that processes wait for each other.
+        timeouts: Limits of the time that processes wait for each other; None: the defaults.
         options: Options of ``DDPStrategy``.
 
     Examples:
@@ -383,11 +417,11 @@ class RingStrategy(ParallelStrategy):
 
     @property
     def time_part(self) -> tuple[int, int]:
-        """Number and count of the parts of rows that a DataModule reads for this process."""
+        """Index of the part of each row that this process reads, and the number of parts."""
         return (0, 1) if self.whole_rows else (self.global_rank % self.size, self.size)
 
     def make_engine(self, module: nn.Module, mesh: Mesh) -> Engine:
-        """Return the engine that trains the module."""
+        """Return the engine that trains a module on a mesh."""
         return Ring(
             module, mesh, self.lane_groups, seed=self._seed, split_backward=self.split_backward
         )

@@ -1,10 +1,10 @@
-"""The wavefront under the schedules of ``torch.distributed.pipelining``, for static shapes.
+"""Wavefront with the schedules of ``torch.distributed.pipelining``, for static shapes.
 
-That package sends tensors of one fixed shape, and refuses ``nn.LSTM`` as it is: outputs and
-gradients are transposed views, and a state would be sent on, or shared by all micro-batches. Here a
-stage sends activations only, both ways in one layout, and keeps its layers' states from micro-batch
-to micro-batch. Place in the flow: in the place of ``Wavefront``'s own engine. Reads: batches of
-fixed chunks. Makes: the same gradients.
+That package sends tensors of one fixed shape, and does not support a plain ``nn.LSTM``, because
+outputs and gradients are transposed views, and a state would be sent to the next stage or shared by
+all micro-batches. Here, a stage sends activations and their gradients in one layout, and keeps the
+states of its layers from micro-batch to micro-batch. Place in the flow: replaces the engine of
+``Wavefront``. Reads: batches of fixed chunks. Makes: the same gradients.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ SCHEDULES: dict[str, Any] = {
 
 
 class TorchWavefront(Wavefront):
-    """``Wavefront`` under a schedule of torch.
+    """``Wavefront`` with a schedule of ``torch.distributed.pipelining``.
 
     Micro-batches are the groups of rows of all chunks of an update. All must have the same number
-    of rows; shorter ones are padded in time where they are sent.
+    of rows. Micro-batches with fewer timesteps are padded before they are sent.
 
     Args:
         module: Module that names its parts (``SupportsStages``).
-        mesh: Mesh of processes; ``mesh.size`` stages, with ``ZBV`` twice as many.
-        lane_groups: Groups of rows of each chunk that follow each other.
-        schedule: ``GPipe``, ``1F1B``, or ``ZBV``, in which a process has the stages s and
-            2 S - 1 - s, and weight gradients wait (``split_backward``).
+        mesh: Mesh of processes, with ``mesh.size`` stages, or twice as many for ``ZBV``.
+        lane_groups: Number of groups of rows of each chunk that follow each other.
+        schedule: ``GPipe``, ``1F1B``, or ``ZBV``. With ``ZBV``, process s of S has the stages s and
+            2 S - 1 - s, and weight gradients are deferred (``split_backward``).
         seed: Seed of dropout masks.
 
     Raises:
-        ConfigError: If the schedule is unknown, or there is one process only.
+        ConfigError: If the schedule is unknown, the mesh has one process, the module cannot be
+            split, or ``lane_groups`` is not a positive integer.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class TorchWavefront(Wavefront):
         self._error: BaseException | None = None
 
     def place_stages(self) -> tuple[int, ...]:
-        """Return of each stage the position of its process; with ZBV there and back."""
+        """Return the position of the process of each stage; with ZBV, each process has two."""
         places = tuple(range(self.mesh.size))
         return (*places, *reversed(places)) if self._schedule_name == "ZBV" else places
 
@@ -108,10 +109,10 @@ class TorchWavefront(Wavefront):
         return self._total
 
     def _check_shapes(self) -> int:
-        """Return the widest micro-batch's number of timesteps.
+        """Return the number of timesteps of the longest micro-batch.
 
         Raises:
-            ConfigError: If rows differ, or the schedule needs more micro-batches.
+            ConfigError: If micro-batches differ in their number of rows, or are too few.
         """
         rows = [len(item.part.batch) for item in self._items]
         for item, count in zip(self._items, rows, strict=True):
@@ -150,7 +151,7 @@ class TorchWavefront(Wavefront):
         )  # fmt: skip
 
     def _make_meta(self, number: int, rows: int, width: int) -> Tensor:
-        """Return an empty tensor of what enters a stage; of the last one's output a dummy."""
+        """Return a tensor of the form of a stage's input; after the last stage, a placeholder."""
         if number == 0:
             return torch.empty(1, dtype=torch.int64, device="meta")
         weight = self.stack.weight
@@ -173,11 +174,11 @@ class TorchWavefront(Wavefront):
         Args:
             stage: Stage of this process.
             number: Number of the micro-batch in its update.
-            x: (r, width, size) of the stage before; of the first stage, a placeholder of torch.
-            width: Timesteps that are sent; None: this is the first stage.
+            x: Output of the previous stage, (r, width, size); for the first stage, a placeholder.
+            width: Number of timesteps that stages send; None: this is the first stage.
 
         Returns:
-            (r, T, ...), of the micro-batch's own T timesteps.
+            (r, T, ...), where T is the number of timesteps of the micro-batch.
         """
         item = self._items[number]
         try:
@@ -193,7 +194,7 @@ class TorchWavefront(Wavefront):
 
 
 class _StageModule(nn.Module):
-    """A stage as torch's pipelining calls it: tensors in, one contiguous tensor out."""
+    """Module that runs a stage for torch's pipelining, and returns one contiguous tensor."""
 
     def __init__(self, engine: TorchWavefront, stage: Stage, number: int, width: int) -> None:
         super().__init__()
@@ -214,7 +215,7 @@ class _StageModule(nn.Module):
 
 
 class _Contiguous(torch.autograd.Function):
-    """The identity, whose gradient is contiguous: gloo sends no views."""
+    """Identity with a contiguous gradient, because gloo cannot send views."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -228,10 +229,10 @@ class _Contiguous(torch.autograd.Function):
 
 
 def check_schedule(schedule: str) -> None:
-    """Return if torch has a schedule of this name.
+    """Raise if a schedule is unknown.
 
     Raises:
-        ConfigError: If not.
+        ConfigError: If ``schedule`` is not ``GPipe``, ``1F1B`` or ``ZBV``.
     """
     if schedule not in SCHEDULES:
         raise ConfigError(

@@ -1,10 +1,11 @@
-"""Layers over processes, a wavefront over chunks: truncated backpropagation, exact.
+"""Wavefront: truncated backpropagation through time, with the layers on several processes.
 
-Stage s holds some layers. While it runs chunk t, the stage before runs chunk t + 1: along time only
-recurrent states flow, which stay in their stage, and truncation cuts the backward at chunk edges.
-N = chunks x lane groups items take N + S - 1 slots of S stages: the speedup is N S / (N + S - 1).
-(The diagonal of layers and time: Appleyard, Kocisky, Blunsom 2016, arXiv 1604.01946, on one GPU;
-GPipe: Huang et al. 2019, arXiv 1811.06965, whose micro-batches are the items here.)
+Stage s has some of the layers. While it runs chunk t, the stage before it runs chunk t + 1. Between
+chunks only recurrent states are passed on, which stay in their stage, and truncation ends the
+backward pass at the edges of chunks. S stages need N + S - 1 slots for N = chunks x lane groups
+items, so the speedup is N S / (N + S - 1). (Appleyard, Kocisky, Blunsom 2016, arXiv 1604.01946, use
+the diagonal of layers and time on one GPU. Items are the micro-batches of GPipe, Huang et al. 2019,
+arXiv 1811.06965.)
 Place in the flow: above ``stack``. Reads: batches. Makes: gradients of its stage.
 """
 
@@ -24,25 +25,28 @@ from seqdata_models.parallel.stage import Item, Stage, iter_items
 
 
 class Wavefront(Engine):
-    """A recurrent stack whose layers are spread over the stages of a mesh.
+    """Engine that spreads the layers of a recurrent stack over the stages of a mesh.
 
-    Each process keeps the whole module, but steps and updates its own layers only; the others are
-    stale until ``synchronize``.
+    Each process has the whole module, but updates only the layers of its stage. Its other layers
+    are stale until ``synchronize``.
 
     Args:
         module: Module that names its parts (``SupportsStages``).
-        mesh: Mesh of processes; ``mesh.size`` stages.
-        lane_groups: Number of groups of rows of a chunk, which pass through the pipeline one after
-            another.
+        mesh: Mesh of processes, with ``mesh.size`` stages.
+        lane_groups: Number of groups of rows of a chunk that follow each other through the stages.
         seed: Seed of dropout masks.
-        split_backward: Whether a stage sends the gradient of its inputs before it computes those
-            of its weights, in time that would be idle. The speedup is then at most
-            N S / (N + (S - 1) / 3), with N items and S stages. It uses this package's recurrent
-            cells, which are slower than torch's.
+        split_backward: Whether a stage sends the gradient of its inputs before it computes the
+            gradients of its weights, in time that would be idle. The speedup is then at most
+            N S / (N + (S - 1) / 3), with N items and S stages. It uses the recurrent cells of this
+            package, which are slower than those of torch.
 
     Attributes:
-        stages: The steps of each stage.
-        placement: Index of the process that runs each stage.
+        stages: Steps of each stage.
+        placement: Position of the process that runs each stage.
+
+    Raises:
+        ConfigError: If the module cannot be split into so many stages, or ``lane_groups`` is not a
+            positive integer.
 
     Examples:
         wave = Wavefront(model, Mesh(2))
@@ -74,16 +78,16 @@ class Wavefront(Engine):
         self._waiting: deque[Callable[[], None]] = deque()
 
     def place_stages(self) -> tuple[int, ...]:
-        """Return of each stage the position of its process: one stage each, in order."""
+        """Return the position of the process of each stage; each process has one, in order."""
         return tuple(range(self.mesh.size))
 
     @property
     def is_last(self) -> bool:
-        """Whether this process has the last stage, where the loss is."""
+        """Whether this process has the last stage, which computes the loss."""
         return self.placement[-1] == self.mesh.position
 
     def owner_of(self, parameter: nn.Parameter) -> int:
-        """Return the first process that uses a parameter; 0 if it is in no stage."""
+        """Return the position of the first process that uses a parameter; 0 if none does."""
         return min(self._users.get(id(parameter), (0,)))
 
     def synchronize(self) -> None:
@@ -101,7 +105,7 @@ class Wavefront(Engine):
         self._is_stale = False
 
     def _make_stages(self) -> dict[int, Stage]:
-        """Return the stages of this process by number."""
+        """Return index -> stage, for the stages of this process."""
         place = self.mesh.position
         return {place: Stage(self.stack, self.stages[place], self.stack.lanes)}
 
@@ -140,7 +144,7 @@ class Wavefront(Engine):
         self._graphs.append((item.chunk, x, out))
 
     def _score(self, out: Tensor, item: Item) -> Tensor:
-        """Return the loss of the last stage's outputs, scaled; note it."""
+        """Return the scaled loss of the outputs of the last stage; add it to the total."""
         nll = self.stack.loss(out, item.part.batch)
         self._total += nll.detach()
         return nll * (item.batch.loss_scale * self._scale)
@@ -152,7 +156,7 @@ class Wavefront(Engine):
         if not self.is_last:
             received = torch.empty_like(out, memory_format=torch.contiguous_format)
             gradient = self.mesh.receive(received, self.mesh.position + 1, "gradients")
-        if out.requires_grad:  # not if all that was run so far is frozen
+        if out.requires_grad:  # False if all layers so far are frozen
             torch.autograd.backward(out, gradient)
         if x is not None:
             sent = torch.zeros_like(x) if x.grad is None else x.grad
@@ -164,7 +168,7 @@ class Wavefront(Engine):
         self._waiting.popleft()()
 
     def _gather_layers(self, state: State) -> State:
-        """Return states with each stage's own layers; all processes call it."""
+        """Return states with the layers of every stage; all processes call it."""
         own = {
             number: map_state(lambda leaf, s=stage: leaf[slice(*s.layers)].cpu(), state)
             for number, stage in self._own.items()
@@ -178,7 +182,7 @@ class Wavefront(Engine):
         )  # fmt: skip
 
     def _reduce_gradients(self) -> None:
-        """Sum what several processes use over them, then take the mean over replicas."""
+        """Sum the gradients of shared parameters over processes; average all over replicas."""
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         everywhere = range(self.mesh.size)
         shared = [p for p in parameters if len(self._users.get(id(p), everywhere)) > 1]
@@ -192,7 +196,7 @@ class Wavefront(Engine):
                 parameter.grad = None
 
     def _find_users(self) -> dict[int, tuple[int, ...]]:
-        """Return for each parameter's id the positions of the processes that use it."""
+        """Return id of parameter -> positions of the processes that use the parameter."""
         users: dict[int, tuple[int, ...]] = {}
         for place, steps in zip(self.placement, self.stages, strict=True):
             for step in steps:

@@ -20,24 +20,25 @@ from seqdata_frames.store import FrameStore
 
 @dataclass(frozen=True, kw_only=True)
 class Frames:
-    """Tables with a row per timestep, in files, in memory or from a stream: a backend.
+    """Backend for tables with a row per timestep, in files, in memory or from a stream.
 
-    The rows of each value of a column are a sequence. Rows that lie in order are read in place, a
-    row group at a time; others are sorted once, out of memory, into a copy that is kept.
+    Rows with equal values in a column are a sequence. Rows that are already in order are read in
+    place, one row group at a time. Other rows are sorted once on disk, into a copy that is kept.
 
     Attributes:
-        group: The column whose equal values make a sequence; None: ``open_store(group=)`` says it.
-        order: The column by which the rows of a group are sorted, such as the time; None: as
-            ``open_store(order=)`` says; without one, rows must be in order.
-        static: Columns of numbers that have one value per sequence; ``"auto"``: those that are
-            constant in each group and differ between groups. Strings that are constant always do.
-        freq: The step of a regular grid (``"h"``, ``"15min"``, ``"D"``; an integer for a column of
-            integers): timesteps without a row are NaN, and False in the field ``mask``.
-        cache_bytes: Maximum size of the decoded row groups that a process keeps.
-        sort_bytes: Memory of a sort.
-        cache_dir: Folder for the index and for what was sorted; None: ``seqdata-index`` next to
-            the data, else the user's cache.
-        progress: Whether to show a bar; None: on a terminal.
+        group: Column that identifies the sequence of a row; None: ``group`` of ``open_store``.
+        order: Column by which the rows of a group are sorted, such as the time; None: ``order`` of
+            ``open_store``. Without either, rows must be in order.
+        static: Columns of numbers with one value per sequence; ``"auto"``: the columns that are
+            constant in each group and differ between groups. Strings that are constant in each
+            group always have one value per sequence.
+        freq: Step of a regular grid, such as ``"h"``, ``"15min"`` or ``"D"``, or an integer for a
+            column of integers. Timesteps without a row are NaN, and False in the field ``mask``.
+        cache_bytes: Maximum size in bytes of the decoded row groups that a process keeps.
+        sort_bytes: Memory of a sort in bytes.
+        cache_dir: Folder for the index and the sorted copy; None: ``seqdata-index`` next to the
+            data, or else the cache of the user.
+        progress: Whether to show a progress bar; None: if standard error is a terminal.
 
     Examples:
         >>> frames = Frames(group="series_id", order="timestamp", freq="h")

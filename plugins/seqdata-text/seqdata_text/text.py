@@ -54,25 +54,27 @@ Progress = bool | Callable[[int, int], None] | None
 
 @dataclass(frozen=True)
 class Text:
-    """A corpus of texts as a store of tokens: a backend. Each document is a sequence.
+    """Backend that opens a corpus of texts as a store of tokens. Each document is a sequence.
 
-    The corpus is tokenized when it is opened first, and its tokens are kept next to it, in
-    ``seqdata-index``, or in the user's cache. Later openings find them. Where the tokenizer or the
-    corpus changed, it is tokenized again, with a warning that says what changed.
+    The corpus is tokenized when it is first opened. The tokens are kept in ``seqdata-index`` next
+    to the corpus, or in the cache of the user, where later calls find them. If the tokenizer or the
+    corpus has changed, the corpus is tokenized again, with a warning that names the change.
 
     Args:
-        tokenizer: What ``load_tokenizer`` takes; also ``"chars"``: the characters of the corpus.
+        tokenizer: Source of a tokenizer, as for ``load_tokenizer``, or ``"chars"`` for the
+            characters of the corpus.
         text: Column of the text, in JSON lines and tables.
         id: Column of ids, strings or integers; None: the file and line (from 1), or row (from 0).
-        fields: A list of further columns that become fields of a sequence: numbers or strings.
-        document: What a document is in a plain text: the ``"file"``, or each ``"line"`` that is
-            not empty.
+        fields: List of further columns, of numbers or strings, that become fields of a sequence.
+        document: Unit of a document in a plain text: ``"file"``, or ``"line"`` for each line that
+            is not empty.
         format: ``text``, ``jsonl``, ``parquet`` or ``arrow``; None: by the suffixes of files.
-        eos: Whether a document ends with the tokenizer's end-of-sequence token; or the token, or
-            its id.
-        bos: The same for its beginning.
-        num_workers: Number of processes that tokenize; 0: this one; None: one for each processor.
-            Tokens do not depend on it.
+        eos: Whether to end a document with the end-of-sequence token of the tokenizer; or a token,
+            or its id.
+        bos: Whether to begin a document with the beginning-of-sequence token; or a token, or its
+            id.
+        num_workers: Number of processes that tokenize; 0: use this process; None: one for each
+            processor. Tokens do not depend on it.
         cache_dir: Folder for tokens; None: next to the corpus.
 
     Raises:
@@ -143,7 +145,7 @@ class Text:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids; of ``"chars"`` it is in ``load_tokenizer(store)``."""
+        """Number of token ids; for ``"chars"``, ``load_tokenizer(store)`` has it."""
         return load_tokenizer(self.tokenizer).vocab_size
 
     @property
@@ -162,7 +164,7 @@ class Text:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that tokens depend on, besides the tokenizer."""
+        """Options, except the tokenizer, on which tokens depend."""
         return {
             "text": self.text, "id": self.id, "fields": list(self.fields),
             "document": self.document, "format": self.format, "eos": self.eos, "bos": self.bos,
@@ -213,14 +215,14 @@ def tokenize(  # noqa: PLR0913
 ) -> SequenceStore:
     """Tokenize a corpus into a folder, and open it; ``open_store(location)`` finds it later.
 
-    The folder is an Arrow store, which needs no plugin to be read, with a copy of the tokenizer.
-    After an interruption, also by ``kill -9``, the same call continues; bytes are the same
-    whatever was interrupted, and whatever the number of processes. Tokens of the same tokenizer
-    and corpus are opened at once.
+    The folder is an Arrow store, which can be read without a plugin, with a copy of the tokenizer.
+    After an interruption, also by ``kill -9``, the same call continues. Files do not depend on
+    interruptions or on the number of processes. If the folder has tokens of the same tokenizer and
+    corpus, they are opened without tokenizing.
 
     Args:
-        source: A file, a folder with all below it, a glob, or a URL of these.
-        location: The folder of the tokens.
+        source: A file, a folder (with subfolders), a glob, or a URL of these.
+        location: Folder of the tokens.
         tokenizer: As in ``Text``.
         text: As in ``Text``.
         id: As in ``Text``.
@@ -230,13 +232,14 @@ def tokenize(  # noqa: PLR0913
         eos: As in ``Text``.
         bos: As in ``Text``.
         num_workers: As in ``Text``.
-        overwrite: Whether tokens of another tokenizer, corpus or options are replaced; else they
-            are an error.
-        progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
-        remote: How a source at a URL is read.
+        overwrite: Whether to replace tokens of another tokenizer, corpus or options; otherwise such
+            tokens raise an error.
+        progress: Whether to show a progress bar, or a function (sequences, bytes); None: a bar if
+            standard error is a terminal.
+        remote: Access to a URL, as in ``open_store``.
 
     Raises:
-        ConfigError: If an argument is invalid, or other tokens are there.
+        ConfigError: If an argument is invalid, or the folder has other tokens.
         DataError: If a file is damaged, or changed while it was read.
     """
     settings = Text(

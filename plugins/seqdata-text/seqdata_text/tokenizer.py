@@ -30,15 +30,16 @@ _NAMES = ("bytes", "chars")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer: texts to token ids and back. Made by ``load_tokenizer``.
+    """Tokenizer that converts texts to token ids and back; ``load_tokenizer`` returns one.
 
     Attributes:
         kind: ``tokenizers``, ``sentencepiece``, ``tiktoken``, ``bytes`` or ``chars``.
-        content: The content of its file; of ``chars`` the JSON of its characters.
-        name: Its file or name, for messages.
-        eos: The end-of-sequence token that its configuration names, or the id that was used; empty:
-            by usual names.
-        bos: The same of the beginning.
+        content: Content of the file of the tokenizer, or, for ``chars``, the JSON of its
+            characters.
+        name: File or name of the tokenizer, for messages.
+        eos: End-of-sequence token of the configuration, or the id that was used; empty: the token
+            is found by its usual names.
+        bos: Beginning-of-sequence token, in the same form.
 
     Examples:
         >>> tokenizer = load_tokenizer("bytes")
@@ -59,7 +60,7 @@ class Tokenizer:
 
     @cached_property
     def model(self) -> Model:
-        """The model that encodes.
+        """Model that encodes.
 
         Raises:
             ConfigError: If its package is not installed, or the content is damaged.
@@ -75,17 +76,17 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The largest token id plus one: what an embedding needs."""
+        """Largest token id plus one, which is the number of rows of an embedding."""
         return self.model.size
 
     @property
     def eos_id(self) -> int | None:
-        """Id of the end-of-sequence token; None if there is none, or it cannot be told."""
+        """Id of the end-of-sequence token; None if there is none, or if it is unknown."""
         return self._find_special(self.eos, self.model.eos)
 
     @property
     def bos_id(self) -> int | None:
-        """Id of the beginning-of-sequence token; None if there is none, or it cannot be told."""
+        """Id of the beginning-of-sequence token; None if there is none, or if it is unknown."""
         return self._find_special(self.bos, self.model.bos)
 
     def _find_special(self, token: str | int, usual: Sequence[int]) -> int | None:
@@ -102,14 +103,14 @@ class Tokenizer:
 
         Args:
             texts: The texts.
-            threads: Number of threads, where the library takes one; 0: all processors.
+            threads: Number of threads, for libraries with this option; 0: all processors.
 
         Returns:
-            The ids of all texts, one text after the other, int64 (tokens,), and the number of
-            tokens of each text, int64 (texts,).
+            Concatenated ids of all texts, int64 (tokens,), and number of tokens of each text, int64
+            (texts,).
 
         Raises:
-            ValueError: If a text has a character that ``chars`` does not know.
+            ValueError: If a text has a character that ``chars`` does not have.
         """
         pieces = self.model.encode(list(texts), threads or (os.cpu_count() or 1))
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
@@ -125,7 +126,7 @@ class Tokenizer:
             tokens: Ids, integers: a list, an array or a tensor of one dimension.
 
         Raises:
-            ConfigError: If one is not an id of this tokenizer.
+            ConfigError: If an integer is not an id of this tokenizer.
         """
         ids = np.asarray(tokens).reshape(-1)
         if ids.size == 0:
@@ -142,10 +143,10 @@ class Tokenizer:
 
         Args:
             role: ``eos`` or ``bos``.
-            value: True: the tokenizer's own; a token or its id; False: none.
+            value: True for the token of the tokenizer, a token or its id, or False for none.
 
         Raises:
-            ConfigError: If the tokenizer does not have it, or several could be meant.
+            ConfigError: If the tokenizer does not have the token, or has several candidates.
         """
         if value is False or value is None:
             return None
@@ -178,13 +179,13 @@ def load_tokenizer(source: Any) -> Tokenizer:
     """Return a tokenizer.
 
     Args:
-        source: A file: ``tokenizer.json`` of the library tokenizers, or ``.model`` of
-            sentencepiece; a folder with one of them, as transformers saves it; a folder of tokens
-            that ``tokenize`` wrote, or a store of them; the name of an encoding of tiktoken, whose
-            files are in its cache; ``"bytes"``; or an object of these libraries.
+        source: A file (``tokenizer.json`` of the library tokenizers, or ``.model`` of
+            sentencepiece); a folder with such a file, as transformers saves it; a folder or store
+            of tokens from ``tokenize``; the name of an encoding of tiktoken in its cache;
+            ``"bytes"``; or an object of these libraries.
 
     Raises:
-        ConfigError: If it is none of these.
+        ConfigError: If ``source`` is none of these.
 
     Examples:
         >>> load_tokenizer("bytes").vocab_size

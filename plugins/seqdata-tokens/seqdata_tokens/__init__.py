@@ -36,25 +36,26 @@ _FAIRSEQ_DTYPES = _DTYPES | {7: "<f8", 9: "<u4", 10: "<u8"}
 
 @dataclass(frozen=True)
 class Tokens(FileFormat):
-    """Token files: a field ``tokens``, numbers along ``time``.
+    """Format of token files, with a field ``tokens`` of numbers along ``time``.
 
-    With an ``.idx`` next to it each document is a sequence (Megatron-LM,
+    If there is an ``.idx`` file next to the file, each document is a sequence (Megatron-LM,
     ``core/datasets/indexed_dataset.py``), or each sentence (fairseq, ``--dataset-impl mmap``).
-    Otherwise the whole file is one sequence: with the header of llm.c, which names dtype and count
-    (also modded-nanogpt's), with that of NumPy, or without one (nanoGPT, ``data/*/prepare.py``;
-    dolma's ``.npy``). A name that ends as Megatron's do (``_document.bin``) has lost its ``.idx``.
+    Otherwise the whole file is one sequence. It may have the header of llm.c with dtype and count
+    (also used by modded-nanogpt), the header of NumPy, or no header (nanoGPT,
+    ``data/*/prepare.py``; ``.npy`` of dolma). A file with a name of Megatron (``_document.bin``)
+    and without an ``.idx`` file raises an error.
 
-    Of MosaicML Streaming (``.mds``) each sample is a sequence, of LitData (``chunk-0-0.bin`` and
-    ``index.json``, ``TokensLoader``) each item.
+    In files of MosaicML Streaming (``.mds``), each sample is a sequence. In files of LitData
+    (``chunk-0-0.bin`` and ``index.json``, ``TokensLoader``), each item is a sequence.
 
     Args:
-        dtype: Dtype of a file without one: a NumPy dtype, little-endian unless it says otherwise
-            (``">u2"``). None: ``"uint16"`` of a plain file; a column of bytes needs one.
-        column: Column of ``.mds`` that holds the tokens; None: the only one.
+        dtype: NumPy dtype of a file that does not declare one, little-endian unless given otherwise
+            (``">u2"``). None: ``"uint16"`` for a plain file, and an error for a column of bytes.
+        column: Column of ``.mds`` with the tokens; None: the only column.
 
     Raises:
-        ConfigError: If it is not a dtype of integers or floats of at most 8 bytes, or the column
-            is not a name.
+        ConfigError: If ``dtype`` is not a dtype of integers or floats of at most 8 bytes, or
+            ``column`` is not a name.
     """
 
     dtype: str | None = None
@@ -73,7 +74,7 @@ class Tokens(FileFormat):
         """Return the positions of the tokens of each document.
 
         Raises:
-            ValueError: If both files do not fit each other, or the ``.idx`` is none or is lost.
+            ValueError: If the two files do not match, or if the ``.idx`` is missing or invalid.
         """
         name = file.name.lower()
         if name.endswith(PACKED):

@@ -1,7 +1,7 @@
 """Callback that checks that all ranks have the same model, bit for bit.
 
-If gradients of a rank were not averaged, or ranks have states of their own, training would continue
-with wrong results.
+If the gradients of a rank are not averaged, or if ranks have different states, training would
+otherwise continue with wrong results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from seqdata.errors import ConfigError, RanksDifferError, SeqDataWarning, must_b
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.collect import GatherGroup
 
-_SLICE_ELEMENTS = 1 << 20  # elements that are digested at once
+# Number of elements of a tensor that are digested at once.
+_SLICE_ELEMENTS = 1 << 20
 _STEP, _FIRST, _SECOND = -7046029254386353131, -49064778989728563, -4265267296055464877
 _BIT_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -106,13 +107,14 @@ Digests = dict[str, int]
 
 
 class RankConsistency(Callback):
-    """Compares parameters and buffers over ranks, and raises on all ranks if one differs.
+    """Callback that compares parameters and buffers over ranks, and raises if they differ.
 
     Before the first step and after every ``every_n_steps`` steps, each rank computes a digest of
     each tensor on its device, and the ranks exchange the digests. Running statistics of batch and
-    instance norms are omitted: they differ between ranks until DDP's next forward pass.
+    instance norms are not compared, because they differ between ranks until the next forward pass
+    of DDP. Synchronized batch norms are compared.
 
-    In the first step the callback also compares batches, and rank 0 warns about ranks with equal
+    In the first step, the callback also compares batches, and rank 0 warns about ranks with equal
     batches. ``WavefrontStrategy`` raises an error if this callback is used, because its ranks train
     different layers.
 
@@ -121,8 +123,9 @@ class RankConsistency(Callback):
         ignore: Names of parameters and buffers that may differ, or prefixes of such names.
 
     Raises:
-        ConfigError: If an argument is invalid, or the strategy shards parameters.
-        RanksDifferError: While training: if ranks differ; it names the first tensor and the ranks.
+        ConfigError: If an argument is invalid, or, in ``setup``, if the strategy shards parameters.
+        RanksDifferError: In training, on all ranks, if a tensor differs. The message names the
+            first such tensor and the ranks.
 
     Examples:
         >>> check = RankConsistency(every_n_steps=200)
@@ -153,7 +156,11 @@ class RankConsistency(Callback):
         self._has_compared_batches = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raise if the strategy shards parameters."""
+        """Raise if the strategy shards parameters.
+
+        Raises:
+            ConfigError: If the strategy is DeepSpeed, FSDP or model parallel.
+        """
         del pl_module
         if stage == "fit" and isinstance(trainer.strategy, _SHARDED_STRATEGIES):
             raise ConfigError(
@@ -163,7 +170,11 @@ class RankConsistency(Callback):
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare the ranks before the first step."""
+        """Compare the ranks before the first step.
+
+        Raises:
+            RanksDifferError: If a parameter or buffer differs.
+        """
         self._gather_group.open()
         self._steps = 0
         self._has_compared_batches = False
@@ -172,7 +183,7 @@ class RankConsistency(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Check once whether ranks have equal batches."""
+        """Warn, in the first step, if ranks have equal batches."""
         del pl_module, batch_idx
         if self._has_compared_batches or trainer.world_size == 1:
             return
@@ -185,7 +196,11 @@ class RankConsistency(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Compare the ranks every ``every_n_steps`` steps."""
+        """Compare the ranks every ``every_n_steps`` steps.
+
+        Raises:
+            RanksDifferError: If a parameter or buffer differs.
+        """
         del outputs, batch, batch_idx
         self._steps += 1
         if self._steps % self._every_n_steps == 0:
@@ -251,7 +266,7 @@ def _make_difference_error(
     name: str, ranks: Sequence[Digests], updates: int, buffers: dict[str, Tensor]
 ) -> RanksDifferError:
     values = [rank.get(name) for rank in ranks]
-    # among equally frequent values, that of the lowest rank
+    # Of equally frequent values, the value of the lowest rank.
     common_value = Counter(values).most_common(1)[0][0]
     odd_ranks = [rank for rank, value in enumerate(values) if value != common_value]
     others = ", ".join(str(rank) for rank, value in enumerate(values) if value == common_value)

@@ -1,4 +1,4 @@
-"""Callback that monitors the data side: tokens per second, padding, and time spent waiting."""
+"""Callback that monitors data loading: tokens per second, padding and time spent waiting."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from seqdata.lightning.ranks.collect import GatherGroup
 
 
 class DataMonitor(Callback):
-    """Log metrics of data loading, without communication or device synchronization in a step.
+    """Callback that logs metrics of data loading.
 
-    In each step that the Trainer logs (``log_every_n_steps``), of rank 0, over the steps since the
-    previous one: ``data/tokens_per_second``; ``data/wait_share``, the fraction of the time spent
-    waiting for data; ``data/wait_seconds`` of a step; ``data/padding_share``, the fraction that is
-    padding or padding rows; ``data/real_timesteps`` and ``data/padded_timesteps``, of a step.
+    In each step that the Trainer logs (``log_every_n_steps``), the callback logs metrics of rank 0
+    over the steps since the previous one, without communication or device synchronization:
 
-    At the end of each epoch, over the epoch and of every rank, gathered once:
-    ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share``.
+    - ``data/tokens_per_second``: scored timesteps per second.
+    - ``data/wait_share``: fraction of the time spent waiting for data, from 0 to 1.
+    - ``data/wait_seconds``: seconds per step spent waiting for data.
+    - ``data/padding_share``: fraction of timesteps in padding or padding rows, from 0 to 1.
+    - ``data/real_timesteps``: timesteps of sequences per step.
+    - ``data/padded_timesteps``: timesteps per step, including padding.
+
+    At the end of each epoch, the ranks gather their metrics over the epoch, and the callback logs
+    ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share`` for every rank.
 
     The callback ignores validation. If batches are tuples or dicts, it computes the metrics from
     the plan. If the loader does not belong to a ``SequenceDataModule``, the callback warns once and
     logs only the metrics that it can compute from the batches.
 
     Attributes:
-        ranks: Figures of each rank in the latest epoch that ended.
+        ranks: Statistics of each rank in the latest complete epoch; empty before its end.
 
     Examples:
         >>> monitor = DataMonitor()
@@ -40,30 +45,30 @@ class DataMonitor(Callback):
         self._recent_stats = self._epoch_stats = StepStats()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
+        """Start the timer."""
         del pl_module
         self._gather_group.open()
         self._begin(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start an epoch."""
+        """Reset the statistics, and start the timer."""
         del pl_module
         self._begin(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop the clock."""
+        """Pause the timer."""
         del trainer, pl_module
         self._timer.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Resume the clock."""
+        """Resume the timer."""
         del trainer, pl_module
         self._timer.resume()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a step, and log if the Trainer logs."""
+        """Add a step to the statistics, and log them if the Trainer logs."""
         del outputs, batch_idx
         step_stats = self._timer.step(trainer, self._timer.get_batch_info(trainer, batch))
         self._recent_stats, self._epoch_stats = (
@@ -77,7 +82,7 @@ class DataMonitor(Callback):
             )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the figures of the epoch for every rank."""
+        """Log the metrics of the epoch for every rank."""
         self.ranks = self._gather_group.all_gather(self._epoch_stats)
         self._recent_stats = self._epoch_stats = StepStats()
         if trainer.is_global_zero:

@@ -1,7 +1,7 @@
-"""Callback that draws hard sequences more often: weights from scores by id, during a run.
+"""Callback that changes weights during a run, so that hard sequences are drawn more often.
 
-The callback collects the outputs of training steps. The DataModule gathers them once per segment,
-and plans the next segment with the weights that follow from them.
+The callback collects scores from the outputs of training steps. The DataModule gathers them once
+per segment, computes weights, and plans the next segment with them.
 """
 
 from __future__ import annotations
@@ -17,27 +17,32 @@ from seqdata.lightning.feedback_run import FeedbackOptions, FeedbackRun
 
 
 class Feedback(Callback):
-    """Callback that changes weights periodically, by the scores that training steps return.
+    """Callback that changes the weights of a policy periodically, by scores of training steps.
 
-    With ``batching=Weighted(...)`` a sequence is drawn in proportion to its latest mean score, at
-    least a tenth as often as the mean. With a ``Mix`` the weight of a part is multiplied by its
-    mean score. Weights change when a segment begins: after ``every`` updates, and with each epoch.
-    A checkpoint has the weights and the scores since the last change, so that a resumed run
-    continues exactly; with ``batches_per_update`` of the DataModule, on any number of ranks.
+    With ``batching=Weighted(...)``, the weight of a sequence is its latest mean score, but at least
+    a tenth of the mean score of all sequences. With a ``Mix``, the weight of a part is multiplied
+    by its latest mean score, with the same minimum. A sequence or part without a score has the mean
+    score.
+
+    Weights change at the beginning of a segment, that is, after ``every`` updates and at the
+    beginning of each epoch. A checkpoint contains the weights and the scores since the last change,
+    so that a resumed run continues exactly. With ``batches_per_update`` of the DataModule, it can
+    continue on any number of ranks.
 
     Args:
-        score: Key of the score in the dict that ``training_step`` returns: a tensor (rows,) with a
-            value for each row of the batch, or one value, which counts for each of them.
+        score: Key of the score in the dict that ``training_step`` returns: a tensor (rows,) with
+            one value for each row of the batch, or a single value that applies to each row.
         every: Number of optimizer updates of a segment.
-        weigh: Function of the latest mean scores that returns weights, the same on every rank. With
-            ``Weighted`` both are float64 (sequences,), in the order of the store, NaN for a
-            sequence without a score; with a ``Mix`` both are dicts, part -> value. None: weights
-            as above.
+        weigh: Function of the latest mean scores that returns weights, equal on every rank. With
+            ``Weighted``, both are float64 (sequences,) in the order of the store, with NaN for a
+            sequence without a score. With a ``Mix``, both are part -> value. None: weights as
+            described above.
 
     Raises:
-        ConfigError: If an argument is invalid, or the callback is added to the Trainer too late;
-            while training: if a batch has no ids, a step returns no such score, or a score is not
-            finite.
+        ConfigError: If an argument is invalid, if ``batching`` is neither ``Weighted`` nor a
+            ``Mix``, or if the callback is added to the Trainer too late. In training, if a batch
+            has no ids, if a step returns no such score, if a score is not finite, or, without
+            ``weigh``, if a mean score is negative.
 
     Examples:
         >>> feedback = Feedback(score="loss", every=1_000)
@@ -58,7 +63,11 @@ class Feedback(Callback):
         self.feedback_run: FeedbackRun | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raise unless there is a SequenceDataModule, which changes the weights."""
+        """Check that the Trainer has a SequenceDataModule, which changes the weights.
+
+        Raises:
+            ConfigError: If it has not.
+        """
         del pl_module
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
         if stage == "fit" and not isinstance(datamodule, SequenceDataModule):
@@ -71,19 +80,28 @@ class Feedback(Callback):
             )  # fmt: skip
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raise if the callback was added after the DataModule was set up."""
+        """Check that the callback was added before the DataModule was set up.
+
+        Raises:
+            ConfigError: If it was not.
+        """
         del trainer, pl_module
         self._get_run()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Collect the scores of a step."""
+        """Collect the scores of a step.
+
+        Raises:
+            ConfigError: If the batch has no ids, the step returns no such score, or a score is not
+                finite.
+        """
         del trainer, pl_module, batch_idx
         self._get_run().add(outputs, batch)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the run."""
+        """Detach the callback from the run."""
         del trainer, pl_module, stage
         self.feedback_run = None
 

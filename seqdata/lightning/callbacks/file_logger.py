@@ -1,6 +1,6 @@
-"""Callback that logs the steps and exceptions of each rank to a file, one line each.
+"""Callback that logs the steps and exceptions of each rank to a file, one per line.
 
-A line is appended in one write, so that lines of several processes do not mix.
+Each line is appended in one write, so that lines of several processes do not mix.
 """
 
 from __future__ import annotations
@@ -26,30 +26,37 @@ from seqdata.lightning.callbacks._support.batch_info import (
     get_train_loader,
 )
 
-_MAX_TEXT = 8_000  # characters of a message, a note or a traceback
+# Maximum number of characters of a message, a note or a traceback.
+_MAX_TEXT = 8_000
 
 
 class RankFileLogger(Callback):
-    """Writes a line of JSON for each step of each rank, and for an exception, to one file.
+    """Callback that writes a line of JSON for each training step and exception of each rank.
 
-    The file is in the Trainer's log folder, which must be set; ``fast_dev_run`` writes none. Every
-    line has ``time`` (seconds since 1970), ``rank`` and ``event``: ``step``, ``exception``, or an
-    event of ``record``. Steps have ``epoch``, ``batch`` (index in the plan), ``step``, ``update``,
-    ``tokens`` and ``padded`` timesteps, and as ``values`` the numbers that ``training_step``
-    returns: reading them waits for the device. Exceptions have the position of the run, ``error``,
-    ``message``, ``details``, ``notes`` and ``traceback``. If the file cannot be written, a warning
-    says so once, another one at the end counts missing lines, and training continues.
+    The file is in the log folder of the Trainer, which must be set. With ``fast_dev_run``, no file
+    is written. Every line has ``time`` (seconds since 1970), ``rank`` and ``event``, which is
+    ``step``, ``exception`` or an event of ``record``:
+
+    - Steps have ``epoch``, ``batch`` (index in the plan), ``step``, ``update``, and the timesteps
+      ``tokens`` (scored) and ``padded`` (including padding). ``values`` are the numbers that
+      ``training_step`` returns; reading them waits for the device.
+    - Exceptions have the position of the run, ``error``, ``message``, ``details``, ``notes`` and
+      ``traceback``.
+
+    If the file cannot be written, training continues. The callback warns once, and again at the end
+    with the number of missing lines.
 
     Args:
-        name: Name of the file. With ``{rank}`` in it each rank has a file of its own, for folders
-            that several machines share, where lines of two machines may overwrite each other.
-        every_n_steps: Number of steps per line.
+        name: Name of the file. A name with ``{rank}`` gives each rank its own file. This is needed
+            in a folder that several machines share, because lines of two machines may overwrite
+            each other.
+        every_n_steps: Number of steps between two lines.
 
     Attributes:
         path: Path of the file; None before ``setup``, and with ``fast_dev_run``.
 
     Raises:
-        ConfigError: If an argument is invalid, or the Trainer has no log folder.
+        ConfigError: If an argument is invalid, or, in ``setup``, if the Trainer has no log folder.
 
     Examples:
         >>> logger = RankFileLogger("rank-{rank}.jsonl", every_n_steps=50)
@@ -77,14 +84,16 @@ class RankFileLogger(Callback):
         self._name, self._every_n_steps = name, every_n_steps
         self._rank = 0
         self._step_info: dict[str, Any] = {}
-        self._missing = 0  # lines that could not be written
-        self._is_torn = False  # whether the last line was written in part
+        # Number of lines that could not be written.
+        self._missing = 0
+        # Whether the last line was written only in part.
+        self._is_torn = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Set the path of the file.
 
         Raises:
-            ConfigError: If no folder was set for the run.
+            ConfigError: If the Trainer has no log folder.
         """
         del pl_module, stage
         folder = adapter.get_run_folder(trainer)  # collective
@@ -107,7 +116,7 @@ class RankFileLogger(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Record the position of the run."""
+        """Note the position of the run, for the next line."""
         del pl_module
         info = get_batch_info(batch, get_train_loader(trainer))
         self._step_info = _describe_step(trainer, info, batch_idx)
@@ -115,18 +124,18 @@ class RankFileLogger(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write a line."""
+        """Write a line every ``every_n_steps`` steps."""
         del pl_module, batch
         if batch_idx % self._every_n_steps == 0:
             values = _select_numbers(outputs)
-            if "loss" in values:  # Lightning has divided it
+            if "loss" in values:  # Lightning has divided it by the accumulated batches
                 values["loss"] *= adapter.count_accumulated(trainer)
             self.record("step", {**self._step_info, "values": values})
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Write a line."""
+        """Write a line about an exception."""
         del pl_module
         text = "".join(traceback.format_exception(exception))
         self.record(
@@ -143,11 +152,11 @@ class RankFileLogger(Callback):
         )
 
     def record(self, event: str, values: Mapping[str, Any]) -> None:
-        """Write a line of your own; before ``setup`` there is no file, and nothing is written.
+        """Write a line about any event; do nothing before ``setup``, when there is no file.
 
         Args:
             event: Name of the event.
-            values: Any values; those that JSON cannot represent are written as strings.
+            values: Name -> value. Values that JSON cannot represent are written as strings.
         """
         if self.path is None:
             return
@@ -172,7 +181,7 @@ class RankFileLogger(Callback):
             )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Warn of lines that could not be written."""
+        """Warn about lines that could not be written."""
         del trainer, pl_module, stage
         missing, self._missing = self._missing, 0
         if missing:
@@ -211,7 +220,7 @@ def _select_numbers(outputs: Any) -> dict[str, float]:
 
 
 def _to_strict_json(value: Any) -> Any:
-    """Return a value with NaN and infinities, which strict JSON does not have, as strings."""
+    """Return a value with NaN and infinities as strings, because strict JSON does not have them."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

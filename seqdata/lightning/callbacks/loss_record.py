@@ -19,36 +19,37 @@ from seqdata.runs.loss_files import LossBlock, LossHeader, LossWriter, count_fit
 
 
 class LossRecord(Callback):
-    """Writes the losses of each step with the ids of their sequences, one file for each rank.
+    """Callback that writes the losses of each step with the ids of their sequences.
 
-    ``seqdata why RUN --step N`` then names the sequences that made a step's loss high. The files
-    are in the run's log folder, next to ``seqdata-run.yaml``. A fit that resumes from a checkpoint
-    adds files; steps that it trains again replace the earlier records of these steps.
+    Each rank writes a file in the log folder of the run, next to ``seqdata-run.yaml``. The command
+    ``seqdata why RUN --step N`` then names the sequences with a high loss in a step. A fit that
+    resumes from a checkpoint adds files. Steps that it trains again replace earlier records of
+    these steps.
 
-    The loss of a batch says little about its sequences, which are distinguished over several epochs
-    only. Return one value for each row under another key, and pass the key as ``score``::
+    The loss of a batch says little about its sequences, which only several epochs distinguish. A
+    training step can return one value for each row under another key, which is then the ``score``::
 
         return {"loss": loss, "losses": loss_of_each_row}
 
-    A step takes about 35 microseconds and does not wait for a device; ids and scores of up to
-    ``every`` batches are kept in memory. If a file cannot be written, a warning says so once,
-    another one at the end counts missing batches, training continues, and so does the record once
-    there is space.
+    The callback takes about 35 microseconds per step and does not wait for a device. It keeps the
+    ids and scores of up to ``every`` batches in memory. If a file cannot be written, training
+    continues, and the record continues once there is space. The callback warns once, and again at
+    the end with the number of missing batches.
 
     Args:
-        folder: Folder of the files; None: the Trainer's log folder.
+        folder: Folder of the files; None: the log folder of the Trainer.
         score: Key of the scores in the output of ``training_step``: one value for each row, or one
-            for the batch. A tensor alone is ``loss``.
+            value for the batch. A tensor as output has the key ``loss``.
         every: Number of batches of a rank between two writes. Batches are also written with each
-            checkpoint and when training ends or fails; a process that is killed loses at most
-            these.
+            checkpoint, and when training ends or fails. A process that is killed loses at most
+            this number of batches.
 
     Attributes:
-        path: Path of this rank's file; None before the first write.
+        path: Path of the file of this rank; None before the first write.
 
     Raises:
-        ConfigError: If an argument is invalid, there is no folder, or ``training_step`` returns no
-            such score.
+        ConfigError: If an argument is invalid. In training, if there is no folder, or if
+            ``training_step`` returns no such score.
 
     Examples:
         >>> record = LossRecord(score="losses")
@@ -71,11 +72,17 @@ class LossRecord(Callback):
         self._collector = ScoreCollector(score, owner="LossRecord")
         self._gather_group = GatherGroup()
         self._writer: LossWriter | None = None
-        self._header: LossHeader | None = None  # None: nothing is recorded
-        self._missing = 0  # batches that could not be written
+        # None: nothing is recorded.
+        self._header: LossHeader | None = None
+        # Number of batches that could not be written.
+        self._missing = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Choose the folder and the number of the fit, equal on all ranks."""
+        """Choose the folder and the index of the fit, equal on all ranks.
+
+        Raises:
+            ConfigError: If no folder is given, and the Trainer has no log folder.
+        """
         del pl_module
         self._collector = ScoreCollector(self._score, owner="LossRecord")
         self._writer, self._header, self._missing = None, None, 0
@@ -104,7 +111,11 @@ class LossRecord(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Collect the scores of a batch; write every ``every`` batches."""
+        """Collect the scores of a batch, and write them every ``every`` batches.
+
+        Raises:
+            ConfigError: If the step returns no such score.
+        """
         del pl_module, batch_idx
         if self._header is None:
             return
@@ -120,12 +131,12 @@ class LossRecord(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Write the collected batches, so that a run that resumes from here has all before it."""
+        """Write the collected batches, so that the record of a resumed run is complete."""
         del trainer, pl_module, checkpoint
         self._write()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the last batches; warn of those that could not be written."""
+        """Write the last batches, and warn about batches that could not be written."""
         del trainer, pl_module
         self._write()
         self._report_missing()
@@ -133,7 +144,7 @@ class LossRecord(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Write the last batches before the failure."""
+        """Write the last batches before the exception."""
         del trainer, pl_module, exception
         self._gather_group.close()
         self._write()
@@ -150,7 +161,7 @@ class LossRecord(Callback):
             )
 
     def _write(self) -> None:
-        """Write the collected batches; those that cannot be written are counted."""
+        """Write the collected batches, and count batches that cannot be written."""
         if not len(self._collector) or self._header is None:
             return
         batches = self._collector.take_batches()

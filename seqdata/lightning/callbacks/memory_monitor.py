@@ -1,6 +1,6 @@
-"""Callback that monitors memory and load of each rank, and reports the batch that did not fit.
+"""Callback that monitors the memory and load of each rank, and reports a batch that does not fit.
 
-The report names the batch, and a size that would have fit.
+The report names the batch and a size that would have fit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_IDS = 20
 
 
 def get_peak_bytes(device: torch.device) -> int:
-    """Return the peak number of bytes of tensors on a CUDA device, else of this process."""
+    """Return the peak bytes of tensors on a CUDA device, or of this process on other devices."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if _STATUS.exists():
@@ -49,22 +49,23 @@ def _get_peak_resident() -> int:
 
 
 class RankMemoryMonitor(Callback):
-    """Logs peak memory and timesteps of each rank, and warns once if a rank has much more.
+    """Callback that logs memory and timesteps of each rank, and warns about unequal ranks.
 
-    Every ``every_n_steps`` steps the ranks exchange their figures in a small gather, and rank 0
-    logs ``memory/rank_0/peak_bytes``, ``…/tokens`` and ``…/padded_timesteps`` of these steps for
-    each. Peak memory is that of tensors on a CUDA device since the start, else of the process.
+    Every ``every_n_steps`` steps, the ranks gather their statistics over these steps. Rank 0 logs
+    ``memory/rank_0/peak_bytes``, ``…/tokens`` (scored timesteps) and ``…/padded_timesteps`` of each
+    rank, and warns once if a rank exceeds ``skew``. Peak memory is the maximum since the start, of
+    tensors on a CUDA device, or of the whole process on other devices.
 
-    If memory runs out, the exception gets a note: the batch's epoch, index, shape and ids, the
-    command that replays it, and the budget that would have fit.
+    If memory runs out, the callback adds a note to the exception: epoch, index, shape and ids of
+    the batch, the command that replays it, and the budget that would have fit.
 
     Args:
         every_n_steps: Number of steps between exchanges.
-        skew: Largest ratio of a rank's timesteps, memory, or step time with waiting for data to
-            that of the other ranks.
+        skew: Maximum ratio, above 1, of the timesteps or memory of a rank to the median of the
+            other ranks, and of its step time to that without its longer wait for data.
 
     Attributes:
-        ranks: Figures of each rank at the last exchange.
+        ranks: Statistics of each rank at the latest exchange.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -100,24 +101,24 @@ class RankMemoryMonitor(Callback):
         self._has_warned = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock."""
+        """Reset the statistics, and start the timer."""
         del pl_module
         self._gather_group.open()
         self._recent_stats, self._largest_batch, self._has_warned = StepStats(), 0, False
         self._timer.start(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start an epoch."""
+        """Start the timer."""
         del pl_module
         self._timer.start(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop the clock."""
+        """Pause the timer."""
         del trainer, pl_module
         self._timer.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Resume the clock."""
+        """Resume the timer."""
         del trainer, pl_module
         self._timer.resume()
         self._batch_info = None
@@ -125,14 +126,14 @@ class RankMemoryMonitor(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Record the batch."""
+        """Note the batch, for an exception."""
         del pl_module, batch_idx
         self._batch_info = self._timer.get_batch_info(trainer, batch)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a step; exchange figures every ``every_n_steps`` steps."""
+        """Add a step to the statistics, and exchange them every ``every_n_steps`` steps."""
         del pl_module, outputs, batch, batch_idx
         step_stats = self._timer.step(trainer, self._batch_info)
         self._recent_stats += step_stats
@@ -141,7 +142,7 @@ class RankMemoryMonitor(Callback):
             self._report(trainer, check_skew=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the last steps, and leave the process group."""
+        """Log the statistics of the last steps, and leave the process group."""
         del pl_module
         if self._recent_stats.steps:
             self._report(trainer, check_skew=False)
@@ -150,7 +151,7 @@ class RankMemoryMonitor(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Add the batch to an exception if memory ran out."""
+        """Add a note about the batch to an exception if memory ran out."""
         del pl_module
         self._gather_group.close()
         if is_out_of_memory(exception):
@@ -219,7 +220,7 @@ def describe_batch(info: BatchInfo, rank: int) -> str:
 
     Args:
         info: Information about the batch.
-        rank: The rank that had no memory left.
+        rank: Rank that had no memory left.
     """
     sizes = [f"{name}: {_describe_size(part)}" for name, part in info.parts.items()]
     return (
@@ -233,7 +234,7 @@ def make_advice(info: BatchInfo, largest: int) -> str:
 
     Args:
         info: Information about the batch that did not fit.
-        largest: Timesteps after padding of the largest batch that fitted; 0 if none did.
+        largest: Number of timesteps, including padding, of the largest batch that fit; 0: none.
     """
     if info.parts:
         passed = f"had at most {largest} timesteps" if largest else "were none"

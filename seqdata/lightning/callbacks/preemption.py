@@ -1,7 +1,7 @@
 """Callback that stops all ranks at the same batch after a signal to any of them.
 
-Lightning communicates with other ranks inside the signal handler, which hangs if the signal is sent
-to another rank than 0, or to all. This handler only sets a flag, which the loaders exchange.
+The signal handler of Lightning communicates with other ranks, and hangs if a signal is sent to all
+ranks, or to a rank other than 0. This handler only sets a flag, which the loaders exchange.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from seqdata.lightning.datamodule import SequenceDataModule
 
 
 class Preemption(Callback):
-    """Makes every rank raise ``PreemptedError`` before the same next batch once one gets a signal.
+    """Callback that stops all ranks before the same batch after a signal to any rank.
 
-    With ``ModelCheckpoint(save_on_exception=True)`` the run is then saved, and continues from there
-    as if it had not been stopped. After the fit the previous handlers are restored.
+    Every rank raises ``PreemptedError`` before that batch. ``ModelCheckpoint`` with
+    ``save_on_exception=True`` then saves the run, which can continue exactly from there. After the
+    fit, the callback restores the previous signal handlers.
 
     Args:
-        signals: Names of signals; on SLURM also the one of ``--signal``, such as ``SIGUSR1``.
+        signals: Names of signals, including, on SLURM, the signal of ``--signal``, such as
+            ``SIGUSR1``.
 
     Raises:
-        ConfigError: If a signal does not exist, or cannot be handled here.
+        ConfigError: If a signal does not exist, or a process cannot handle it. In ``setup``, if the
+            Trainer has no SequenceDataModule, or if this is not the main thread.
 
     Examples:
         >>> stops = Preemption(("SIGTERM", "SIGUSR1"))
@@ -47,7 +50,11 @@ class Preemption(Callback):
         self._datamodule: SequenceDataModule | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check that there is a SequenceDataModule, and that this thread receives signals."""
+        """Check that there is a SequenceDataModule, and that this thread receives signals.
+
+        Raises:
+            ConfigError: If there is none, or if this is not the main thread.
+        """
         del pl_module
         if stage != "fit":
             return
@@ -69,10 +76,10 @@ class Preemption(Callback):
         self._datamodule = datamodule
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Replace Lightning's handlers, which are set by now.
+        """Replace the signal handlers that Lightning has set.
 
-        The Trainer restores the handlers from before the fit at its end, and after an exception
-        once everything is saved.
+        The Trainer restores the handlers from before the fit at the end, and, after an exception,
+        when everything is saved.
         """
         del trainer, pl_module
         for number in self._signals:

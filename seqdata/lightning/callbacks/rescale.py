@@ -16,14 +16,14 @@ from seqdata.lightning.callbacks._support.batch_info import get_lr_scale, get_tr
 
 
 class RescaleLearningRate(Callback):
-    """Multiplies every learning rate by ``batch.lr_scale``, for one optimizer step at a time.
+    """Callback that multiplies every learning rate by ``batch.lr_scale`` during optimizer steps.
 
-    With accumulation the factor is the mean over the update's batches. Rates are restored before
-    schedulers and checkpoints read them.
+    With accumulation, the factor is the mean over the batches of the update. The callback restores
+    the rates after each step, so that schedulers and checkpoints read the original rates.
 
     Raises:
-        ConfigError: While training: if an optimizer is not a ``torch.optim.Optimizer``, or a batch
-            has no ``lr_scale``.
+        ConfigError: In training, if an optimizer is not a ``torch.optim.Optimizer``, or a batch has
+            no ``lr_scale``.
 
     Examples:
         >>> rescale = RescaleLearningRate()
@@ -33,7 +33,11 @@ class RescaleLearningRate(Callback):
         self._steps: list[_RescaledStep] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Register hooks around the steps of every optimizer."""
+        """Register hooks around the steps of every optimizer.
+
+        Raises:
+            ConfigError: If an optimizer is not a ``torch.optim.Optimizer``.
+        """
         del pl_module
         for optimizer in trainer.optimizers:
             if not isinstance(optimizer, Optimizer):
@@ -50,7 +54,11 @@ class RescaleLearningRate(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Record the batch's scale."""
+        """Record the scale of the batch.
+
+        Raises:
+            ConfigError: If the batch is not one of seqdata, and so has no ``lr_scale``.
+        """
         scale = get_lr_scale(batch, get_train_loader(trainer))
         if scale is None:
             raise ConfigError(
@@ -58,21 +66,21 @@ class RescaleLearningRate(Callback):
                 f"{type(batch).__name__} of a loader that is not seqdata's. Train with a "
                 "SequenceDataModule."
             )
-        # with manual optimization a module steps at any time; otherwise `batch_idx` decides
+        # With manual optimization, a module steps at any time; otherwise `batch_idx` decides.
         is_manual = not pl_module.automatic_optimization
         is_first = not is_manual and batch_idx % trainer.accumulate_grad_batches == 0
         for step in self._steps:
             step.add(scale, is_first=is_first)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remove the hooks of the optimizers."""
+        """Remove the hooks from the optimizers."""
         del trainer, pl_module
         self._remove_hooks()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Restore the optimizers, before a checkpoint is saved."""
+        """Restore the rates and remove the hooks, before a checkpoint is saved."""
         del trainer, pl_module, exception
         self._remove_hooks()
 
@@ -83,7 +91,7 @@ class RescaleLearningRate(Callback):
 
 
 class _RescaledStep:
-    """Hooks of an optimizer that scale its learning rates for a step, and restore them."""
+    """Hooks that scale the learning rates of an optimizer before a step, and restore them after."""
 
     __slots__ = ("_hooks", "_optimizer", "_own_rates", "_scales")
 

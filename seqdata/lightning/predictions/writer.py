@@ -1,7 +1,7 @@
-"""Callback that writes the predictions of all ranks as a store.
+"""Callback that writes the predictions of all ranks as a store or table.
 
-Every rank appends its rows to files next to the output; at the end rank 0 merges them, while the
-others wait.
+Every rank appends its rows to files next to the output. At the end, rank 0 merges the files while
+the other ranks wait.
 """
 
 from __future__ import annotations
@@ -42,41 +42,46 @@ from seqdata.storage.writing.staging_dir import check_target, open_staging_dir
 from seqdata.storage.writing.table_files import check_table_target, find_table_kind
 
 WRITE_TIMEOUT = timedelta(days=1)
-"""Longest wait for a slower rank, and for rank 0 to write; a dead rank is noticed earlier."""
+"""Maximum wait for a slower rank, and for rank 0 to write; a dead rank is detected earlier."""
 
 
 class PredictionWriter(Callback):
-    """Write predictions as one store or table, each sequence once and in the order of the data.
+    """Callback that writes predictions as one store or table, in the order of the data.
 
-    Without padding rows, whatever the number of ranks. The store has the fields ``id``;
-    ``position``, the index in the data that views and splits are of; the predictions, cut to their
-    timesteps; and ``spans``, the timesteps that were predicted (start, stop) there, on an axis of
-    that name. If each
-    sequence occurs once, its id is its key in the new store. Several datasets, given by name,
-    become stores in folders of these names.
+    The result has each sequence once and no padding rows, on any number of ranks. A store has these
+    fields:
 
-    A location that ends in ``.parquet``, ``.arrow``, ``.feather``, ``.jsonl`` or ``.csv`` is a file
-    with the same columns, and lists for values of several numbers; CSV has no lists, so that spans
-    become ``start`` and ``stop``. Several datasets become ``NAME-DATASET.parquet``.
+    - ``id``: id of the sequence, which is also its key in the new store if ids are unique.
+    - ``position``: index of the sequence in the base of views and splits.
+    - The predictions, without padding.
+    - ``spans``: predicted timesteps of the sequence, int64 (n, 2), each (start, stop), on an axis
+      of that name.
 
-    ``predict_step`` returns a tensor with a row for each row of ``batch`` or of ``batch.real()``,
-    on any device, or a dict of such tensors. The batch must be a SequenceBatch: not ``as_tuple``.
-    All ranks must share the parent folder of the location. Pass ``return_predictions=False`` to
-    ``trainer.predict``, which otherwise keeps everything in memory.
+    If the DataModule has several datasets by name, each has its own store, in a folder of its name.
+
+    A location that ends in ``.parquet``, ``.arrow``, ``.feather``, ``.jsonl`` or ``.csv`` is a
+    table with the same columns, with lists for values of several numbers. CSV has no lists, so it
+    has the columns ``start`` and ``stop`` instead of ``spans``. Several datasets have files such as
+    ``NAME-DATASET.parquet``.
+
+    ``predict_step`` must return a tensor with one row for each row of ``batch`` or of
+    ``batch.real()``, on any device, or a dict of such tensors. The batch must be a SequenceBatch,
+    not the result of ``as_tuple``. All ranks must share the parent folder of the location. Unless
+    ``trainer.predict`` has ``return_predictions=False``, it also keeps all predictions in memory.
 
     Args:
-        location: A folder, created if it does not exist, or the file of a table.
+        location: Folder of a store, which is created, or file of a table.
         field: Name for a tensor, or key of a dict; None: ``prediction``, or all entries.
-        fields: Several keys of a dict.
-        per: Subject of a prediction, for all fields or by name: ``sequence``; ``timestep`` (the
-            second dimension is the padded width), where split sequences are joined; ``span``: one
-            row of the store for each window or piece. None: ``timestep`` if the second dimension is
-            the width of every batch, else ``sequence``.
-        overwrite: Whether existing stores or files are replaced, at the end.
+        fields: Several keys of a dict; None: as ``field`` says.
+        per: Unit of a prediction, for all fields or by name. ``sequence``: one row for each
+            sequence. ``timestep``: the second dimension is the padded width, and parts of split
+            sequences are joined. ``span``: one row of the store for each window or part. None:
+            ``timestep`` if the second dimension is the width of every batch, else ``sequence``.
+        overwrite: Whether to replace existing stores or files, at the end.
         partial: Whether some sequences may be missing, as with ``limit_predict_batches``.
 
     Raises:
-        ConfigError: If an argument is invalid. While predicting: if outputs cannot be written, or
+        ConfigError: If an argument is invalid. In prediction, if outputs cannot be written, or if
             some sequences would not be predicted.
         IncompleteEpochError: If rows are missing at the end.
         PlanError: If sequences are missing or were predicted twice.
@@ -103,7 +108,11 @@ class PredictionWriter(Callback):
         self._session: _PredictionSession | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raise if no batch would be predicted."""
+        """Check that batches will be predicted.
+
+        Raises:
+            ConfigError: If ``limit_predict_batches`` is 0.
+        """
         del pl_module
         if stage == "predict" and trainer.limit_predict_batches == 0:
             raise ConfigError(
@@ -111,7 +120,12 @@ class PredictionWriter(Callback):
             )
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Create the folder for the files of all ranks."""
+        """Check the location, and create the folder for the files of all ranks.
+
+        Raises:
+            ConfigError: If the location cannot be written, or some sequences would not be
+                predicted; every rank raises it.
+        """
         del pl_module
         self._session = _PredictionSession(
             World(trainer.global_rank, trainer.world_size), self._spec
@@ -129,13 +143,23 @@ class PredictionWriter(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Append the rows of a batch."""
+        """Append the rows of a batch.
+
+        Raises:
+            ConfigError: If the output cannot be written.
+        """
         del trainer, pl_module
         if self._session is not None:
             self._session.add(outputs, batch, batch_idx, dataloader_idx)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the stores."""
+        """Write the stores or tables on rank 0.
+
+        Raises:
+            IncompleteEpochError: If rows are missing.
+            PlanError: If sequences are missing or were predicted twice.
+            ConfigError: If the location cannot be written.
+        """
         del trainer, pl_module
         if self._session is not None:
             self._session.finish()
@@ -144,12 +168,12 @@ class PredictionWriter(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Remove the files."""
+        """Remove the files of this rank."""
         del trainer, pl_module, exception
         self._clean_up()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remove the files."""
+        """Remove the files of this rank."""
         del trainer, pl_module, stage
         self._clean_up()
 
@@ -230,7 +254,7 @@ def _check_all_predicted(engine: BaseEngine, target: PredictionTarget, steps: in
 
 @dataclass(slots=True, eq=False)
 class _PredictedDataset:
-    """A dataset that is being predicted."""
+    """Dataset that is being predicted."""
 
     engine: BaseEngine
     target: PredictionTarget
@@ -267,7 +291,7 @@ class _PredictionSession:
         folder_by_rank = all_gather(self._world, (rank, str(folder)), timeout=WRITE_TIMEOUT)
         self._folder = Path(folder_by_rank[0][1])
         self._run_on_all_ranks(self._check_shared_folder)
-        # among processes with the same rows (tensor parallel) the first one writes
+        # Of several processes with the same rows (tensor parallel), the first one writes.
         first_writers = [data_rank for data_rank, _ in folder_by_rank].index(rank)
         writes = first_writers == (self._world.rank if len(folder_by_rank) > 1 else 0)
         for index, (engine, target) in enumerate(targets_by_loader):
@@ -282,7 +306,7 @@ class _PredictionSession:
             self._run_on_all_ranks(lambda: self._add_rows(outputs, batch, index))
 
     def finish(self) -> None:
-        """Write the stores on rank 0; all ranks leave together."""
+        """Write the stores on rank 0, while the other ranks wait."""
         own_manifests = self._run_on_all_ranks(
             lambda: [
                 dataset.spill_writer.close()
@@ -358,6 +382,6 @@ class _PredictionSession:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder if it is empty, as that of a killed run may be."""
+    """Remove a folder if it is empty."""
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()

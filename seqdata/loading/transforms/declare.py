@@ -25,11 +25,11 @@ _FLOAT_TOLERANCE = 1e-6  # rounding error of a bound that is computed with float
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """A ragged field of several sequences, as in the input and result of a columnar transform.
+    """Ragged field of several sequences, for the input and result of a columnar transform.
 
     Attributes:
-        values: (N, *shape), sequence after sequence.
-        lengths: int64 (n,), timesteps of each sequence; their sum is N.
+        values: Concatenated values of all sequences, (N, *shape).
+        lengths: int64 (n,), number of timesteps of each sequence; their sum is N.
 
     Examples:
         >>> Ragged(np.arange(5.0), np.array([2, 3])).lengths.tolist()
@@ -43,16 +43,19 @@ class Ragged:
 def columnar(transform: TransformT) -> TransformT:
     """Mark a transform of a whole batch: ``transform(columns, seeds) -> columns``.
 
-    ``columns`` has a ``Ragged`` for each ragged field, an array (n, *shape) for numbers per
-    sequence, and a list for ``str`` and ``bytes``. ``seeds`` is uint64 (n,), one per sequence,
-    which do not depend on ranks and resumes. Like any transform it keeps lengths, or has
-    ``.lengths``.
+    ``columns`` has a ``Ragged`` for each ragged field, an array (n, *shape) for each field of
+    numbers per sequence, and a list for each field of ``str`` or ``bytes``. ``seeds`` is uint64
+    (n,), one seed per sequence, independent of ranks and resumes. Like any transform, it keeps
+    lengths, or declares the changed ones with ``.lengths``.
 
     Args:
         transform: A function, or another callable that can have attributes.
 
+    Returns:
+        The same callable, with the mark.
+
     Raises:
-        ConfigError: If it is not callable.
+        ConfigError: If ``transform`` is not callable.
 
     Examples:
         >>> @columnar

@@ -238,11 +238,11 @@ def make_shard_index(
     """Return the index of a file, with the checksums of all values.
 
     Args:
-        name: The name of the file.
-        content: Its bytes.
-        members: Field -> its values, without checksums.
-        keys: The bytes of all ids.
-        key_ends: int64 (sequences+1,), the offsets of ids.
+        name: Name of the file.
+        content: Bytes of the file.
+        members: Field -> index of its values, without checksums.
+        keys: Bytes of all ids.
+        key_ends: int64 (sequences+1,), offsets of ids in ``keys``.
         last: Offset of bytes near the end that differ between files, such as the last header; None:
             the end.
     """

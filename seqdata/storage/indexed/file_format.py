@@ -77,7 +77,7 @@ class FileReader:
         return FileReader(path, content, place, self.read_sibling, self.siblings)
 
     def has_sibling(self, name: str) -> bool:
-        """Return whether a file is there next to it; it does not become part of the index."""
+        """Return whether a file exists in the same folder; it does not become part of the index."""
         try:
             replace(self, siblings={}).sibling(name)
         except MissingShardError:
@@ -123,22 +123,22 @@ def has_facts(content: NDArray[np.uint8], facts: tuple[int, str]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extents:
-    """The extents of one field in one file.
+    """Extents of one field in one file.
 
     Attributes:
-        begins: int64 (n,), the first byte of each sequence's values; -1 if it has none.
-        ends: int64 (n,), one past the last.
-        dtype: As stored, byte order included: ``"<f4"``; or ``"str"``, ``"bytes"``. Of decoded
-            values: the dtype that the decoder returns.
+        begins: int64 (n,), first byte of the values of each sequence; -1 if it has none.
+        ends: int64 (n,), one past the last byte.
+        dtype: Stored dtype with byte order, such as ``"<f4"``, or ``"str"`` or ``"bytes"``. For
+            decoded values, the dtype that the decoder returns.
         shape: Shape of one timestep, or of the whole value if there is no axis.
-        axis: The axis that it runs along; None: one value per sequence.
-        decoder: None: raw values, which are read in place. Otherwise a method of the format that
-            turns the bytes of one sequence into an array; its name begins with ``decode``
-            or ``_decode``.
-        lengths: int64 (n,), timesteps; None: they follow from the extents; of decoded values they
-            are counted once, by decoding.
+        axis: Name of the axis of the field; None: one value per sequence.
+        decoder: Method of the format that converts the bytes of one sequence into an array; its
+            name must begin with ``decode`` or ``_decode``. None: raw values, which are read in
+            place.
+        lengths: int64 (n,), number of timesteps. None: computed from the extents, or, for decoded
+            values, counted once by decoding.
         values: (n, *shape), small decoded values to keep in the index, for fields without an axis.
-            They are returned only after the checksum of the bytes was compared.
+            They are returned only after a comparison of the checksum of their bytes.
     """
 
     begins: NDArray[np.int64]
@@ -153,11 +153,11 @@ class Extents:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileIndex:
-    """The content of one file.
+    """Content of one file.
 
     Attributes:
-        fields: Name -> extents of its values, for all sequences in the same order.
-        ids: The ids of the sequences; None: the file's name, with a number if it holds several.
+        fields: Name -> extents of the values, with all fields in the same order of sequences.
+        ids: Ids of the sequences; None: the name of the file, with a number if there are several.
     """
 
     fields: Mapping[str, Extents]
@@ -165,11 +165,11 @@ class FileIndex:
 
 
 class RandomAccessFile(Protocol):
-    """A file that is being indexed, local or remote."""
+    """Local or remote file that is being indexed."""
 
     @property
     def name(self) -> str:
-        """Path below the folder that was opened."""
+        """Path relative to the opened folder."""
         ...
 
     @property
@@ -182,37 +182,38 @@ class RandomAccessFile(Protocol):
         ...
 
     def sibling(self, name: str) -> RandomAccessFile:
-        """Return a file next to it, such as ``x.idx`` of ``x.bin``.
+        """Return a file in the same folder, such as ``x.idx`` for ``x.bin``.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If the file does not exist.
         """
         ...
 
     def has_sibling(self, name: str) -> bool:
-        """Return whether a file is there next to it; it does not become part of the index."""
+        """Return whether a file exists in the same folder; it does not become part of the index."""
         ...
 
 
 @runtime_checkable
 class FileFormat(Protocol):
-    """A format of files: all that most backends write. It must be picklable.
+    """Base of file formats, which is all that most backends implement. It must be picklable.
 
-    Its options (the fields of a dataclass) are stored in its indexes: other options, or another
-    ``version``, rebuild them. A text ``remedy_for_dtypes`` is the end of the error about files of
-    several dtypes.
+    The options of a format (the fields of a dataclass) are stored in its indexes. Indexes with
+    other options, or another ``version``, are rebuilt. The attribute ``remedy_for_dtypes`` is the
+    advice in the error about files of several dtypes.
     """
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The suffixes of such files, in lower case."""
+        """Suffixes of the files, in lower case."""
         ...
 
     def index(self, file: RandomAccessFile) -> FileIndex:
         """Return the index of a file.
 
         Raises:
-            DataError: If it is damaged or not of this format; a ``ValueError`` is turned into one.
+            DataError: If the file is damaged or has another format. A ``ValueError`` is converted
+                into a DataError.
         """
         ...
 

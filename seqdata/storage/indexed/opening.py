@@ -291,11 +291,11 @@ class _NoIndex(DataIndex):
 
 @dataclass(frozen=True, slots=True)
 class FormatBackend:
-    """An opener of files of a format.
+    """Opener of files of a format.
 
     Attributes:
-        format: Says where values lie: a ``FileFormat``, or an ``IndexedFormat``, which makes whole
-            indexes.
+        format: Format that locates values: a ``FileFormat``, or an ``IndexedFormat``, which makes
+            whole indexes.
 
     Examples:
         >>> backend = FormatBackend(my_format)  # doctest: +SKIP
@@ -306,7 +306,7 @@ class FormatBackend:
 
     @property
     def indexed_format(self) -> IndexedFormat:
-        """The format as the engine reads it."""
+        """Format in the form that the engine reads."""
         return UserFormat(self.format) if isinstance(self.format, FileFormat) else self.format
 
     def __call__(
@@ -349,7 +349,7 @@ class FormatBackend:
         progress: bool | ProgressFn | None = None,
         remote: str | Remote | None = None,
     ) -> Mapping[str, Any]:
-        """Make the index of files that have none, or of all; see ``protocols.SupportsIndexing``."""
+        """Build missing indexes, or those of all files; see ``protocols.SupportsIndexing``."""
         return index_files(
             location, self.indexed_format, rebuild=rebuild, executor=executor, progress=progress,
             remote=remote,

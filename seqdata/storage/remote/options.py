@@ -1,4 +1,4 @@
-"""``Remote``: the options with which a remote location is read."""
+"""``Remote``: options for remote locations."""
 
 from __future__ import annotations
 
@@ -19,22 +19,27 @@ _MINIMUM = {"cache_bytes": 1, "memory_bytes": 0, "gap": 0, "connections": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """Options of reading a remote location.
+    """Options for reading a remote location.
 
     Attributes:
-        how: ``"cache"``: whole shards are downloaded into a folder of this machine; ``"ranges"``:
-            only the bytes that a batch needs are downloaded, into memory.
-        cache_dir: Folder in which the cache creates its own, ``seqdata-shards``, shared by all
-            processes; None: ``~/.cache/seqdata``. Other files in it are not touched.
-        cache_bytes: Its maximum size in bytes. Files that are being read are never removed.
-        storage_options: Options for fsspec: endpoint, credentials, …; never shown.
-        retry_seconds: Seconds for which a failed request is retried before it is an error.
-        stall_seconds: Timeout of one attempt, in seconds.
-        memory_bytes: Bytes of downloaded ranges that a store keeps in each process: slices of long
-            sequences share blocks.
-        gap: ``"ranges"`` reads two pieces with one request if at most this many bytes are between
-            them.
+        how: ``"cache"`` downloads whole shards into a folder of this machine. ``"ranges"``
+            downloads only the bytes that a batch needs, into memory.
+        cache_dir: Parent folder of the cache, which all processes share; None:
+            ``~/.cache/seqdata``. The cache creates its own folders in it, such as
+            ``seqdata-shards``, and never changes other files.
+        cache_bytes: Maximum size of the cache in bytes; default 64 GiB. Files in use are never
+            removed.
+        storage_options: Options for fsspec, such as endpoint and credentials; never shown.
+        retry_seconds: Time in seconds for which a failed request is repeated before it raises.
+        stall_seconds: Timeout of one attempt in seconds.
+        memory_bytes: Maximum number of bytes of downloaded ranges that a store keeps in each
+            process, because slices of long sequences share blocks; default 64 MiB.
+        gap: Maximum number of bytes between two ranges that ``"ranges"`` reads with one request;
+            default 64 KiB.
         connections: Maximum number of concurrent requests of one process.
+
+    Raises:
+        ConfigError: If an option is invalid.
 
     Examples:
         >>> from seqdata import Remote
@@ -56,7 +61,7 @@ class Remote:
         """Check the options.
 
         Raises:
-            ConfigError: If one is invalid.
+            ConfigError: If an option is invalid.
         """
         if self.how not in MODES:
             raise ConfigError(
@@ -98,17 +103,17 @@ class Remote:
 
     @property
     def folder(self) -> Path:
-        """The folder of the cache."""
+        """Folder of cached shards."""
         return self._base / "seqdata-shards"
 
     @property
     def copies(self) -> Path:
-        """The folder of copies of tables and texts, which share their bytes with the cache."""
+        """Folder of copies of tables and texts, which share their bytes with the cache."""
         return self._base / COPIES
 
     @property
     def writing(self) -> Path:
-        """The folder in which stores are written before they are uploaded."""
+        """Folder in which stores are written before they are uploaded."""
         return self._base / "seqdata-writing"
 
     @property
@@ -118,10 +123,13 @@ class Remote:
 
 
 def resolve_remote(remote: str | Remote | None) -> Remote:
-    """Return the options for ``"cache"``, ``"ranges"``, None or a ``Remote``.
+    """Return the options for a value of the argument ``remote``.
+
+    Args:
+        remote: ``"cache"``, ``"ranges"``, a ``Remote``, or None for the defaults.
 
     Raises:
-        ConfigError: If it is of another type.
+        ConfigError: If it is another string or of another type.
     """
     if remote is None:
         return Remote()
