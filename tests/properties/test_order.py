@@ -151,7 +151,7 @@ def test_blocks_play_whole_groups_first_and_then_what_is_left(
     longest = longest_rows(plan)[:whole].reshape(-1, group)
     for block in range(len(blocks)):  # a step has neighbours in length, but for what is left
         own = np.sort(longest[groups[:, 0] == block], axis=1)
-        own = own[np.argsort(own[:, 0], kind="stable")] if len(own) else own
+        own = own[np.lexsort((own[:, -1], own[:, 0]))] if len(own) else own
         assert (own[1:, 0] >= own[:-1, -1]).all()
 
 
