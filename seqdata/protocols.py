@@ -41,8 +41,8 @@ class Field:
         shape: Shape of one timestep, or of the whole value where there is no axis: ``()``,
             ``(40,)``.
         axis: The timeline the field runs along; None: one value per sequence.
-        logical: What integers stand for: a ``Timestamp``, ``Duration`` or ``Categories``
-            (``seqdata.logical_types``); None: themselves.
+        logical: Logical type of integers: a ``Timestamp``, ``Duration`` or ``Categories``
+            (``seqdata.logical_types``); None: plain numbers.
     """
 
     dtype: str
@@ -207,8 +207,8 @@ class Policy(Protocol):
 class Collator(Protocol):
     """Lays out the columns of one batch as tensors, each filled once; it reads nothing.
 
-    A collator that pads to another width than that of the longest row sets ``batch.padded_length``
-    to it, since masks follow it. In tests ``batch.validate()`` finds attributes that do not fit.
+    A collator that does not pad to the longest row sets ``batch.padded_length`` to its width, which
+    masks follow. In tests ``batch.validate()`` finds attributes that do not fit.
     """
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:

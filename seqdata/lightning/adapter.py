@@ -22,7 +22,7 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerSta
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, ResumeError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.sharing import World
 
 Tracker = dict[str, int]
@@ -136,8 +136,7 @@ def find_callback(trainer: Trainer | None, callback_type: type[Any]) -> Any:
     if len(found) > 1:
         name = type(found[0]).__name__
         raise ConfigError(
-            must_be(f"{name}: the callbacks of a Trainer", f"one {name}", f"{len(found)}")
-            + ". Leave the others out."
+            f"{name}: a Trainer must have one {name}, but has {len(found)}. Leave the others out."
         )
     return found[0] if found else None
 

@@ -241,7 +241,7 @@ class TransformedRows:
         """Return the results of sequences, and their ids.
 
         Raises:
-            DecodeError: If a result has another length than the measured one.
+            DecodeError: If the length of a result differs from the measured one.
         """
         applier, reader = self._applier, self._applier.reader
         request = _make_request(self._store, numbers, self._occurrences)

@@ -119,7 +119,7 @@ class ValueOptions:
             if name in columns:
                 continue
             if name != TARGETS or not axes.shift:
-                raise ConfigError(f"loader: `dtype` names {format_unknown_name(name, columns)}")
+                raise ConfigError(f"loader: `dtype`: {format_unknown_name(name, columns)}")
             shifted = next(iter(axes.shift))  # one column has both
             found = self.resolve_dtype(shifted, columns[shifted].dtype).name
             if found != dtype:

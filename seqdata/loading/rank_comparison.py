@@ -82,8 +82,8 @@ class RankComparison:
         while not store.check(self._keys):
             if time.monotonic() >= wait_until:
                 _logger.warning(
-                    "loader: the other ranks have not begun to iterate, so that what they were "
-                    "given is compared when this Loader begins its next epoch"
+                    "loader: the other ranks have not begun to iterate, so their arguments are "
+                    "compared when this Loader begins its next epoch"
                 )
                 return
             time.sleep(_INTERVAL)

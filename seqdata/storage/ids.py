@@ -161,8 +161,8 @@ class Ids(Sequence[str]):
                 for numbers, base in zip((firsts, positions), bases, strict=True)
             )
             raise ConfigError(
-                f"find: id {names[int(owners[at])]!r} must be that of one sequence, but is that of "
-                f"{locations}. Choose by number: `take`, or `store[number]`"
+                f"find: id {names[int(owners[at])]!r} must belong to one sequence, but belongs to "
+                f"{locations}. Choose by index: `take`, or `store[number]`"
             )
 
     def _describe_location(self, position: int, base: int) -> str:

@@ -250,7 +250,7 @@ def _open_link(root: Path, name: str, location: DataLocation) -> int:
     if not target.is_relative_to(root.resolve()):
         raise location.make_error(
             DataError,
-            "must stay inside of the folder, but is a link out of it. Put the file itself there",
+            "must stay inside the folder, but is a link out of it. Put the file itself there",
         )
     try:
         return os.open(target, _OPEN_FLAGS | os.O_NOFOLLOW)
@@ -475,10 +475,10 @@ def _list_names(folder: str) -> frozenset[str] | None:
 
 
 def check_exists(path: Path, location: DataLocation) -> None:
-    """Raise if a file is not there.
+    """Raise if a file does not exist.
 
     Raises:
-        MissingShardError: If it is not.
+        MissingShardError: If the file does not exist.
         OSError: If it cannot be accessed.
     """
     try:

@@ -175,10 +175,10 @@ _OPENERS = 4  # shards that are opened at once; each uses several connections
 
 
 class ShardsOnDemand:
-    """The shards of a store, each fetched when it is needed: a ``ShardReader``.
+    """A ``ShardReader`` that fetches each shard when it is first needed.
 
     Args:
-        shards: Their interface to the format.
+        shards: The shards, as the format provides them.
     """
 
     def __init__(self, shards: RemoteShards) -> None:

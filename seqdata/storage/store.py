@@ -51,7 +51,7 @@ class FieldSource(Protocol):
 
         Raises:
             ConfigError: If a span is not there.
-            CorruptSampleError: If what is stored is damaged.
+            CorruptSampleError: If stored data is damaged.
             DecodeError: If bytes are not a value.
         """
         ...
@@ -93,7 +93,7 @@ class ShardReader(Protocol):
 
 
 def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
-    """Return a layout whose locations name sequences by their ids, as far as they can be read.
+    """Return a layout whose locations name sequences by their ids, if these can be read.
 
     Args:
         layout: Shards, lengths and ids of the sequences.
@@ -119,7 +119,7 @@ def check_request(
     """Raise if spans have another shape, or a field or the axis does not exist.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If spans have a wrong shape, or a field or the axis does not exist.
     """
     location = layout.location
     if spans.ndim != 2 or spans.shape[1] != 3:
@@ -341,7 +341,7 @@ class ShardStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Any) -> list[str]:
-        """Return the ids of sequences by number, or of a batch's rows.
+        """Return the ids of sequences by index, or of a batch's rows.
 
         Raises:
             ConfigError: If there is no such sequence.

@@ -128,14 +128,14 @@ def write_files(  # noqa: PLR0913
     Args:
         location: A folder, created if needed; or a URL, for which the files are written on this
             machine first, then uploaded.
-        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
+        sequences: Dicts, plain arrays, tables; or a list of functions that return such sequences.
         backend: The backend that opens the files; its format has ``make_encoder``.
         axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
-        shard_bytes: Size from which on a file is closed, in bytes.
+        shard_bytes: Size at which a file is closed, in bytes.
         key: The ``str`` field of ids; without one, sequences are numbered.
         executor: The executor that indexes and writes files; None: threads of this process.
         resume: Whether to continue where a writer stopped; otherwise its files are removed.
-        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
+        progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether existing files of this writer are replaced.
         remote: The options for a URL; None: the transport's configuration.
         shuffle: The seed of a random order; None: the order given.
@@ -215,7 +215,7 @@ def _refuse_logical_types(fields: Mapping[str, Field], file_format: WritableForm
     """Raise if a field holds dates or strings per timestep, which would become bare integers.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If a field has a logical type that the format cannot store.
     """
     for name, field in fields.items():
         if field.logical is not None:

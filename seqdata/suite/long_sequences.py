@@ -172,10 +172,10 @@ def _check(
     mode: str, read: str, seconds: float | None, hop: float | None, lanes: int | None,
     chunk: int | None,
 ) -> None:  # fmt: skip
-    """Raise if arguments are invalid or do not go together.
+    """Raise if arguments are invalid or exclude each other.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If an argument is invalid, or two of them exclude each other.
     """
     for name, value, choices in (
         ("mode", mode, ("windows", "tbptt")), ("read", read, ("in_place", "write_once")),
@@ -190,7 +190,7 @@ def _check(
         )
     if hop is not None and (seconds is None or mode == "tbptt"):
         raise ConfigError(
-            f"{_OWNER}: `hop` goes with windows of `seconds`, but is {hop!r} without them. Leave "
+            f"{_OWNER}: `hop` requires windows of `seconds`, but is {hop!r} without them. Leave "
             "it out"
         )
     check_count(_OWNER, lanes=1 if lanes is None else lanes)

@@ -152,7 +152,7 @@ def make_grid(
         gaps: Whether times that are missing are an ``error``, or timesteps (``grid``).
         ids: Ids of the series.
         padding: Timesteps before each series.
-        scope: What follows a number of all series, where others follow these.
+        scope: Text after a count in messages, if more series follow; else empty.
 
     Raises:
         DataError: If times do not increase, or are not on the grid.

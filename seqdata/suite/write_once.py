@@ -28,7 +28,7 @@ from seqdata.storage.remote.cache_folder import cache_lock
 from seqdata.storage.views import SequenceStore, View
 
 MEMORY_BYTES = 256 << 20
-"""Bytes of the columns of a table from which on it is prepared in parts and written once."""
+"""Bytes of the columns of a table; a larger one is prepared in parts and written once."""
 PART_BYTES = 16 << 20
 """Bytes of the columns of a part; a longer sequence is a part of its own."""
 _SHARD_BYTES = 64 << 20  # a shard is in memory until it is written
@@ -95,7 +95,7 @@ def prepare_store(
     Args:
         store: All sequences.
         names: The fields that are read.
-        options: What identifies the preparation.
+        options: Text that identifies the preparation.
         start: ``start(parts)`` returns the preparation of stores that follow one another.
 
     Raises:

@@ -70,7 +70,7 @@ def test_several_stores_are_verified_one_after_the_other(store, tmp_path):
     assert f"{file}): DAMAGED in 1 place\n" in text
     assert text.splitlines()[-1].startswith(f"{tmp_path / 'other'}: damaged in 1 place: restore")
     said = run(store, tmp_path / "other", "--shard", 0, status=2)
-    assert "`--shard` must come with one store, but 2 are given" in said
+    assert "`--shard` requires a single store, but 2 are given" in said
 
 
 def test_every_damaged_sequence_is_named(store):
@@ -272,7 +272,7 @@ def test_bytes_of_a_url_are_not_kept_which_is_said_first(store, tmp_path):
     for location in (url, f"{tmp_path}/a.tar::{url}"):
         said = run(store, location, "--keep-bad", tmp_path / "bad", status=2)
         assert said == (
-            "error: verify: `--keep-bad` must come with files on this machine, but "
+            "error: verify: `--keep-bad` requires files on this machine, but "
             "'https://host/a' is a URL. Copy it to this machine first, or leave the option out.\n"
         )
 

@@ -418,7 +418,7 @@ def test_windows_and_whole_sequences_are_not_mixed_over_linked_axes(store):
         ({"axes": {"ecg": {"hz": 3}}}, r"`axes\['ecg'\]` must be a rate, Axis\(rate, offset\)"),
         ({"rates": {"ecg": 3}, "axes": {"ecg": Axis(4)}}, r"`rates` and `axes` must agree"),
         ({"rates": {"acc": 100, "time": 50}}, r"fields of one axis must have one clock"),
-        ({"axes": {"ecg": "ecg"}}, r"`axes` goes with data in memory, but the data is a path"),
+        ({"axes": {"ecg": "ecg"}}, r"`axes` is for data in memory, but the data is a path"),
     ],
 )
 def test_rates_that_do_not_fit_are_refused(tmp_path, arguments, message):

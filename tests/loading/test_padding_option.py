@@ -55,9 +55,7 @@ def test_values_and_names_are_checked():
         Loader(ROWS, FIXED, padding="x")
     with pytest.raises(ConfigError, match="`padding` must be a number, or field -> number, but is"):
         SequenceDataModule(train=ROWS, padding={"x": None})
-    with pytest.raises(
-        ConfigError, match="`padding` names no field 'token'; did you mean 'tokens'"
-    ):
+    with pytest.raises(ConfigError, match="`padding`: no field 'token'; did you mean 'tokens'"):
         list(Loader(ROWS, FIXED, padding={"token": 1}))
     with pytest.raises(ConfigError, match="`padding` of field 'tokens' must be a value of int64"):
         list(Loader(ROWS, FIXED, padding={"tokens": 0.5}))

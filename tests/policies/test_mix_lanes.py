@@ -258,7 +258,7 @@ BOTH = (
             {"code": TBPTT(2, 3, segments=True, jitter=True), "prose": TBPTT(2, 3)}, {},
             "part 'code' must be without `jitter`",
         ),
-        ({"code": TBPTT(2, lambda epoch: 3), "prose": TBPTT(2, 3)}, {}, "equally many steps, but"),
+        ({"code": TBPTT(2, lambda epoch: 3), "prose": TBPTT(2, 3)}, {}, "same number of steps"),
         (
             {"code": Fixed(2), "prose": 1}, {},
             r"part 'code' must have a weight, but is Fixed\(.*Write Part\(weight, policy\)",

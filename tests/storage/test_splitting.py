@@ -292,9 +292,7 @@ def test_ids_that_lie_outside_of_their_shard_are_an_error_of_split(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[at + 8 * 4 : at + 8 * 5] = (1 << 62).to_bytes(8, "little")
     path.write_bytes(raw)
-    with pytest.raises(
-        CorruptSampleError, match=r"sequence 3.*must be inside of .* bytes, but is at"
-    ):
+    with pytest.raises(CorruptSampleError, match=r"sequence 3.*must be inside .* bytes, but is at"):
         split(store, {"a": 0.5, "b": 0.5})
 
 

@@ -30,7 +30,7 @@ def _run(job: Decode) -> Band:
 
 
 class BandCache:
-    """Bands by number; the least recently used ones are dropped.
+    """Bands by index; the least recently used ones are dropped.
 
     It is of one process: a forked child makes its own, with no lock or thread of its parent.
 
@@ -57,7 +57,7 @@ class BandCache:
         return self._pool is not None
 
     def get(self, numbers: Iterable[int]) -> dict[int, Band]:
-        """Return bands by number; those that are not kept are read and decoded.
+        """Return bands by index; those that are not kept are read and decoded.
 
         Raises:
             DataError: If a chunk is damaged.

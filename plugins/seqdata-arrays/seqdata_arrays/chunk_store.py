@@ -104,7 +104,7 @@ class ChunkStore:
         first_chunks: The number of the first chunk of each file.
         cache_bytes: Maximum size of the decoded chunks that a process keeps.
         keys: ``unique``, or ``by_shard``: ids are ``file/id``.
-        reopen: Returns what ``__reduce__`` returns.
+        reopen: Callable that builds the value of ``__reduce__``.
 
     Raises:
         DecodeError: If files differ in their fields, or an id is there twice.

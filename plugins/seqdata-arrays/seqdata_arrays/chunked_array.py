@@ -115,7 +115,7 @@ class ChunkedArray:
         content = self.decode(stored, mask, size)
         found = memoryview(content).nbytes
         if found != size:
-            raise ValueError(f"it becomes {found} bytes, not {size}")
+            raise ValueError(f"it decompresses to {found} bytes, not {size}")
         values: NDArray[Any] = np.frombuffer(content, self.dtype)
         return values.reshape(shape, order=self.order)
 

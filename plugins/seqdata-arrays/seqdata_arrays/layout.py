@@ -82,7 +82,7 @@ class ArrayOptions:
             )
         if self.ids is not None and not self.is_long:
             raise ConfigError(
-                f"{where}: `ids` must come with `lengths` or `offsets`, but is {self.ids!r} without"
+                f"{where}: `ids` requires `lengths` or `offsets`, but is {self.ids!r} without"
             )
         if type(self.cache_bytes) is not int or self.cache_bytes < 0:
             needed = "an integer of at least 0"
@@ -311,7 +311,7 @@ def _lay_arrays(tree: Tree, options: ArrayOptions) -> Layout:
     """Return sequences that are arrays of one field."""
     names = list(options.names or {"x": ""})
     if len(names) != 1:
-        _refuse(f"per='array' must come with one name in `fields`, but has {_list(names)}")
+        _refuse(f"per='array' requires one name in `fields`, but has {_list(names)}")
     nodes = [tree.arrays[path] for path in sorted(tree.arrays, key=natural_order)]
     _check_numbers(nodes[0])
     _check_alike(names[0], nodes, is_whole=False)

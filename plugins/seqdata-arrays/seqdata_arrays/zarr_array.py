@@ -116,7 +116,7 @@ class ZarrArray:
         separator: Separator of the numbers in the names.
         shards: Where chunks lie in a file; None: each is a file.
         files: Name of each file that is there -> its size in bytes; None: they are not listed.
-        indexes: Name of a file -> its index of chunks, as far as it was read.
+        indexes: Name of a file -> its index of chunks, of the files read so far.
     """
 
     folder: ZarrFolder

@@ -151,7 +151,7 @@ def _find_folders(
 
 
 def _list_files(arrays: Sequence[ZarrArray]) -> list[str]:
-    """Return the paths of the files of arrays, as far as they are listed."""
+    """Return the paths of the files of arrays; arrays whose files are not listed add none."""
     return [
         array.folder.locate(f"{array.chunked.path}/{name}".strip("/"))
         for array in arrays

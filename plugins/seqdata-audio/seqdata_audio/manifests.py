@@ -85,7 +85,7 @@ def read_pairs(path: Path, meaning: str) -> dict[str, str]:
 
     Args:
         path: The file.
-        meaning: What it says, for the error.
+        meaning: Meaning of the column, for the error.
 
     Raises:
         ConfigError: If it is not there.

@@ -243,7 +243,7 @@ class Biosignals:
             if is_url or os.path.exists(stem + header):
                 return self._find_named(stem + header, remote)
         named = " or ".join(repr(os.path.basename(stem) + header) for header in headers)
-        problem = f"must have its header {named} next to it, but has not. Restore it"
+        problem = f"must have its header {named} next to it, but does not. Restore it"
         raise make_error(os.path.basename(path), problem)
 
     def _find_named(self, path: str, remote: Any) -> list[str]:

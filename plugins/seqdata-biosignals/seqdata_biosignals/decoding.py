@@ -107,9 +107,9 @@ class Layout:
     """The layout of the samples of a field in a recording.
 
     Attributes:
-        parts: What it has of each file.
-        gains: Of each channel; () where stored numbers are wanted.
-        offsets: Of each channel.
+        parts: Its part of each file.
+        gains: Gain of each channel; () for stored numbers.
+        offsets: Offset of each channel.
     """
 
     parts: tuple[Part, ...]

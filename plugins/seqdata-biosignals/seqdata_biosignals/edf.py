@@ -200,7 +200,7 @@ def read_annotations(
                 if not those or those[0].begin != those[0].end:
                     raise ValueError(
                         f"must have the time of its record {record} at byte {at + first}, as "
-                        f"{header.kind} does, but has not"
+                        f"{header.kind} does, but does not"
                     )
                 onsets.append(those[0].onset)
             found += [each for each in those if each.begin != each.end]

@@ -203,8 +203,8 @@ class Files:
             return Events.from_rows([]), ""
         if path not in self.file_rows:
             raise MissingShardError.at(
-                f"{name}: must have its annotations {path!r} among the files that are opened, but "
-                "has not. Restore the file, open the folder that holds both, or leave "
+                f"{name}: must have its annotations {path!r} among the opened files, but does not. "
+                "Restore the file, open the folder that holds both, or leave "
                 "`annotations` and `labels` out.",
                 file=path,
             )
@@ -284,7 +284,7 @@ class Files:
                 named = " or ".join(repr(name[: len(stem)] + header) for header in headers)
                 raise DataLocation(dataset=self.location, file=name).make_error(
                     MissingShardError,
-                    f"must have its header {named} next to it, but has not. Restore it, or name "
+                    f"must have its header {named} next to it, but does not. Restore it, or name "
                     "the headers: open_store('folder/*.hea')",
                 )
 

@@ -21,11 +21,11 @@ class Encoding:
     """The layout of the samples of a file.
 
     Attributes:
-        name: In messages.
+        name: Name for messages.
         stored: NumPy dtype of a sample in the file; ``"i3"``: 24 bits, little-endian; ``"p12"``:
             two samples of 12 bits in three bytes.
         bits: Bits of a sample.
-        zero: What is subtracted from a stored number, as of offset binary.
+        zero: Number that is subtracted from stored ones, as in offset binary.
         invalid: The number that means that there is no sample; None: there is none.
     """
 
@@ -53,7 +53,7 @@ class SignalFile:
 
     Attributes:
         name: Path of the file below the location.
-        begin: Its first byte of samples, counted from the begin of what is indexed.
+        begin: Its first byte of samples, counted from the start of the indexed bytes.
         encoding: How samples are stored.
         block: Samples of a block, over all channels.
         blocks: Number of blocks.
@@ -102,7 +102,7 @@ class Events:
     Attributes:
         onsets: float64 (n,), seconds from the first sample.
         durations: float64 (n,), seconds; 0 where none is given.
-        texts: What each says.
+        texts: Text of each annotation.
     """
 
     onsets: NDArray[np.float64]

@@ -80,7 +80,7 @@ class Frames:
         Raises:
             ConfigError: If an argument is invalid, a column does not exist, or none has timesteps.
             DataError: If a file is damaged, a value is missing, or rows are not in an order.
-            CacheError: If what must be kept cannot be written, or files cannot be fetched.
+            CacheError: If a cache file cannot be written, or files cannot be fetched.
         """
         frames = replace(self, group=group or self.group, order=order or self.order)
         request = frames._make_request(axes or {}, verify, missing)
@@ -109,13 +109,13 @@ class Frames:
             )
         if self.freq is not None and self.order is None:
             raise ConfigError(
-                f"frames: `freq` must go with `order`, the column of the time, but is "
-                f"{self.freq!r} alone. Pass `order`, or leave it out"
+                f"frames: `freq` requires `order`, the column of the time, but is {self.freq!r} "
+                "without it. Pass `order`, or leave `freq` out"
             )
         if verify not in (None, "off", "first_read"):
             raise ConfigError(
-                f"frames: `verify` must be 'first_read', 'off' or None, but is {verify!r}: only "
-                "what is kept of a table has checksums"
+                f"frames: `verify` must be 'first_read', 'off' or None, but is {verify!r}: only a "
+                "table's cache files have checksums"
             )
         if isinstance(self.static, str) and self.static != AUTO:
             raise ConfigError(
@@ -125,7 +125,7 @@ class Frames:
         if missing == "drop":
             raise ConfigError(
                 "frames: `missing` must be 'nan', 'error' or a number, but is 'drop': rows are "
-                "read where they lie. Drop them before, or leave `backend` out and pass the table"
+                "read in place. Drop them first, or leave `backend` out and pass the table"
             )
         static = AUTO if self.static == AUTO else tuple(self.static)
         return Request(

@@ -216,7 +216,7 @@ def scan_table(
 
     Args:
         tables: The table.
-        wanted: What is to be found out.
+        wanted: The properties to find.
         on_progress: Called with the number of rows that were read.
 
     Raises:

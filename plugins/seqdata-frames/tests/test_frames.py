@@ -267,7 +267,7 @@ def test_rows_in_no_order_need_one(tmp_path):
     ("options", "passed", "message"),
     [
         ({}, {}, "`group` must name the column whose equal values make a sequence"),
-        ({"freq": "h"}, {"group": "series"}, "`freq` must go with `order`"),
+        ({"freq": "h"}, {"group": "series"}, "`freq` requires `order`"),
         ({"static": "area"}, BY, "`static` must be 'auto' or a list of columns"),
         ({"static": ["aera"]}, BY, "no column 'aera'.*'area'"),
         ({}, {"group": "seires"}, "no column 'seires'"),

@@ -61,12 +61,12 @@ class Text:
     corpus changed, it is tokenized again, with a warning that says what changed.
 
     Args:
-        tokenizer: What ``load_tokenizer`` takes; also ``"chars"``: the characters of the corpus.
+        tokenizer: Argument of ``load_tokenizer``; or ``"chars"``: the characters of the corpus.
         text: Column of the text, in JSON lines and tables.
         id: Column of ids, strings or integers; None: the file and line (from 1), or row (from 0).
         fields: A list of further columns that become fields of a sequence: numbers or strings.
-        document: What a document is in a plain text: the ``"file"``, or each ``"line"`` that is
-            not empty.
+        document: Unit of a document in plain text: the ``"file"``, or each ``"line"`` that is not
+            empty.
         format: ``text``, ``jsonl``, ``parquet`` or ``arrow``; None: by the suffixes of files.
         eos: Whether a document ends with the tokenizer's end-of-sequence token; or the token, or
             its id.
@@ -262,7 +262,7 @@ class _Part:
         root: The folder of the corpus.
         kind: The kind of its files.
         pieces: The pieces of files.
-        columns: Where documents lie in them.
+        columns: Columns of the documents.
         tokenizer: The arguments of ``load_saved``.
         eos: Id of the last token of a document; None: none.
         bos: Id of the first token.

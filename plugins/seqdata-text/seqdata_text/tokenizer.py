@@ -245,7 +245,10 @@ def _load_named(name: str) -> Tokenizer:
         "a file (`tokenizer.json`, or `.model` of sentencepiece), a folder with one, a folder of "
         "tokens, the name of an encoding of tiktoken, 'bytes' or 'chars'"
     )
-    remedy = "Check the path. Nothing is downloaded: fetch the file of a tokenizer of a hub first"
+    remedy = (
+        "Check the path. Nothing is downloaded: to use a tokenizer of a hub, download its files "
+        "first"
+    )
     raise ConfigError(must_be("`tokenizer`", needed, repr(name), remedy))
 
 

@@ -213,7 +213,7 @@ def documents_out_of_order(path):
         (no_documents, "its .idx must have at least one entry of documents, but has none"),
         (tiny_index, "its .idx has 7 bytes, but must have at least 34"),
         (cut_tokens, r"has \d+ bytes, but its .idx says \d+"),
-        (moved_sequence, "its .idx has sequences that do not lie one behind another"),
+        (moved_sequence, "its .idx has sequences that are not contiguous"),
         (documents_out_of_order, "its .idx has documents that do not cover its sequences in order"),
     ],
 )

@@ -190,13 +190,13 @@ def write_webdataset(  # noqa: PLR0913
     Args:
         location: A folder, created if needed; or a URL, for which the shards are written on this
             machine first, then uploaded.
-        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
+        sequences: Dicts, plain arrays, tables; or a list of functions that return such sequences.
         axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
-        shard_bytes: Size from which on a shard is closed, in bytes.
+        shard_bytes: Size at which a shard is closed, in bytes.
         key: The ``str`` field that becomes the key; without one, samples are numbered.
         executor: The executor that indexes and writes shards; None: threads of this process.
         resume: Whether to continue where a writer stopped; otherwise its files are removed.
-        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
+        progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether existing shards of this writer are replaced.
         remote: The options for a URL; None: the transport's configuration.
         shuffle: The seed of a random order; None: the order given.

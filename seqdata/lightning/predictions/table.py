@@ -242,7 +242,7 @@ def _add_column(table: dict[str, Any], name: str, values: Any) -> None:
 
     if name in table:
         raise ConfigError(
-            f"predictions: columns must have different names, but {name!r} is there twice. Rename "
+            f"predictions: columns must have different names, but two are named {name!r}. Rename "
             "the field of the data, or the entry that predict_step returns"
         )
     if not isinstance(values, np.ndarray):

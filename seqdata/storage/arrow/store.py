@@ -211,7 +211,7 @@ def build_fields(
         manifest: The manifest.
         layout: Shards, lengths and ids of its sequences.
         mappings: Per shard, its bytes.
-        checksums: Field -> what it is verified by; fields that are not there are not verified.
+        checksums: Field -> its checksums; other fields are not verified.
     """
 
     def make(name: str, layout: ShardLayout) -> BufferSource:
@@ -271,7 +271,7 @@ def get_footer(mapping: Any, shard: ArrowShard) -> memoryview:
 
 
 def check_size(size: int, expected: int, location: DataLocation) -> None:
-    """Raise if a file has another size than was written.
+    """Raise if the size of a file differs from what was written.
 
     Raises:
         CorruptShardError: If it has.
@@ -319,7 +319,7 @@ def check_total_timesteps(
     """Raise if lengths do not fit the shards: batches are allocated by the lengths.
 
     Raises:
-        CorruptShardError: If they do not.
+        CorruptShardError: If lengths and shards differ.
     """
     total = sum(shard.timesteps[axis] for shard in manifest.shards)
     longest, found = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.uint64))

@@ -1,6 +1,6 @@
 """Building of the indexes of files: once, in parallel, kept next to the files or in the cache.
 
-What is finished is kept after an interruption, and saved now and then.
+Finished indexes are saved at intervals, and kept after an interruption.
 """
 
 from __future__ import annotations

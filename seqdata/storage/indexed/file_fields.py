@@ -65,7 +65,7 @@ class FileFields:
         indexed_fields: The fields, with their axes.
         layout: The files and lengths of sequences.
         extents: Name of values in indexes -> their extents, for each file.
-        checksums: Name of values in indexes -> what they are verified by.
+        checksums: Name of values in indexes -> their checksums.
         bits: The bits of verified checksums, for first_read.
         file_stats: File -> its size and tag when it was first read by ranges.
     """

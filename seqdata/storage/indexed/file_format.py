@@ -227,7 +227,7 @@ def check_suffixes(format: FileFormat) -> None:
     """Raise if the suffixes of a format name no files.
 
     Raises:
-        PluginError: If they do not.
+        PluginError: If ``suffixes`` is not a tuple of strings that begin with a dot.
     """
     suffixes = format.suffixes
     if not isinstance(suffixes, tuple | list) or not all(
@@ -402,9 +402,9 @@ def _check_values(values: NDArray[Any], dtype: np.dtype[Any], where: str) -> Non
     """Raise if a dtype does not hold values as they are; fractions may be rounded.
 
     Raises:
-        PluginError: If it does not.
+        PluginError: If a value changes when it is converted.
     """
-    must = f"`values` must be what {dtype.name} holds"
+    must = f"`values` must be representable as {dtype.name}"
     if values.dtype.kind not in "biuf":
         raise _make_error(where, must, f"{values.dtype}")
     with np.errstate(all="ignore"):
@@ -423,7 +423,7 @@ def _check_inside(begins: NDArray[Any], ends: NDArray[Any], size: int, place: Da
         begin, end = int(begins[at]), int(ends[at])
         raise replace(place, offset=begin, length=end - begin).make_error(
             CorruptShardError,
-            f"the values of its sequence {at} must end inside of the {size} bytes of the file, but "
+            f"the values of its sequence {at} must end inside the {size} bytes of the file, but "
             f"end at {end}: it is cut off. Restore it; if it is complete, report it to the "
             "author of the format",
             expected=end, found=size,

@@ -48,7 +48,7 @@ OLD_SUFFIX = ".idx"
 """Suffix of the index of each file, by earlier releases."""
 LIST_FILE = f"{INDEX_FOLDER}/{SHARD_LIST}"
 MAX_FILES = 8
-"""Number of small index files from which on they become one."""
+"""Number of small index files at which they are merged into one."""
 _CLOCK_STEP = 2 * 10**9  # nanoseconds: the coarsest times that file systems record
 Result = TypeVar("Result")
 
@@ -308,7 +308,7 @@ class FolderIndex:
         return [old] if old.format_identity == self._format.identity else []
 
     def _is_of(self, index: ShardIndex, shard: Shard) -> bool:
-        """Return whether an index is of a file, as far as that is known without reading it."""
+        """Return whether an index is of a file, by its listed digest or its size."""
         if self.listed is not None and shard.name in self.listed:
             return index.sha256 == self.listed[shard.name].sha256
         return not shard.is_local or index.bytes == shard.size()
@@ -414,8 +414,8 @@ class FolderIndex:
         """Write index files in place of others.
 
         Args:
-            files: Where.
-            first: Number of the first one.
+            files: Files of the folder of indexes.
+            first: Number of the first index file.
             old: The files that they replace.
             indexes: The indexes that they hold.
         """

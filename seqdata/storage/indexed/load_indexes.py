@@ -158,7 +158,7 @@ def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
                 continue
             raise location.make_error(
                 FingerprintMismatch,
-                f"was there when {shard.name!r} was indexed, but is not. Restore it, or, if "
+                f"existed when {shard.name!r} was indexed, but is missing. Restore it, or, if "
                 f"{shard.name!r} is read without it, run `seqdata index --rebuild`",
             ) from error
         if not has_facts(content, details):

@@ -72,7 +72,7 @@ class Options:
     """Options by which a store is opened; they are pickled with it.
 
     Attributes:
-        location: Where the files lie, with what may be secret.
+        location: Location of the files, with its credentials.
         file_format: Format of the files.
         verify: When checksums are compared; None: at the first read.
         keys: ``unique``, or ``by_shard``: an id is unique in its file only.
@@ -159,8 +159,8 @@ def open_shards(
     """Open files that were found; raises as ``open_files`` does.
 
     Args:
-        options: How.
-        bits: Those of the process that sent the store here.
+        options: Options of opening.
+        bits: Bits of the process that sent the store here.
         found: The files.
         progress: Whether to show bars.
         known: Indexes that were read already.
@@ -325,7 +325,7 @@ class FormatBackend:
             location: A file, a folder (with those below it), a glob, braces (``x-{00..17}.bin``),
                 a URL, or a list of these.
             verify: When checksums are compared: ``"first_read"`` (None), ``"always"``, ``"off"``.
-            index: ``"build"`` says what is done anyhow.
+            index: ``"build"``, the default: build missing indexes.
             remote: How URLs are read: ``"cache"`` (None), ``"ranges"``, or a ``Remote``.
             keys: ``unique``: an id is there once; ``by_shard``: once in each file, and ids are
                 ``file/id``.

@@ -206,7 +206,7 @@ class RemoteShard:
                 raise
             raise location.make_error(  # see ``index_folder``
                 MissingShardError,
-                "is not there, or is refused: who may not list a folder cannot tell. Restore it, "
+                "is not there, or is refused: only a listing of the folder would tell. Restore it, "
                 "or check the permissions",
             ) from error
 

@@ -236,7 +236,7 @@ class FileCache:
         """Return a file like ``acquire``, without waiting for room, or for some seconds only.
 
         Raises:
-            CacheFullError: If there is none.
+            CacheFullError: If there is no room in the cache.
         """
         return self._acquire(request, location, release, timeout)
 

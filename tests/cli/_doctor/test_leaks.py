@@ -204,8 +204,11 @@ def test_a_finding_names_what_is_shared(tmp_path):
     ("text", "message"),
     [
         ("[1]", "must be a mapping with `train` and `val`, but is [1]"),
-        ("{a: b}", "keys must be of train, val, test, predict, split, statistics, stats, by, time"),
-        ("{train: store}", "parts must be `train` and one of `val`, `test` and `statistics`, but"),
+        (
+            "{a: b}",
+            "must have keys of train, val, test, predict, split, statistics, stats, by",
+        ),
+        ("{train: store}", "must name `train` and one of `val`, `test` and `statistics`, but"),
         ("{split: 7}", "`split` must be a mapping with `store` and `parts`, but is 7"),
         ("{split: {store: store, parts: {a: 1}, size: 3}}", "the options of `split` must be its"),
         ("{train: store, val: store, by: z}", "leaks: `by` must be a field of every part (x), but"),

@@ -352,7 +352,7 @@ def test_what_a_format_says_is_compared_before_it_is_believed(tokens, changes, t
 
 
 def test_a_file_that_ends_before_its_values_is_damaged_and_not_the_format(tokens):
-    with pytest.raises(CorruptShardError, match=r"sequence 1 must end inside of the 200 bytes"):
+    with pytest.raises(CorruptShardError, match=r"sequence 1 must end inside the 200 bytes"):
         open_store(tokens, backend=field_of(ends=[4, 999]))
 
 

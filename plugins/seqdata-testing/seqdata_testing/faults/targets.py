@@ -34,7 +34,7 @@ class SavedFile:
     Attributes:
         name: For the matrix.
         write: Writes data and its saved file into a folder; returns the saved file.
-        read: Gives what is had from the kept file, or made again, as something to compare.
+        read: Returns the content of the kept file, or the content made again, for comparison.
         kinds: Allowed outcomes of damage.
     """
 
