@@ -106,7 +106,7 @@ def is_trained_from(trainer: Trainer, iterator: object) -> bool:
 
 
 def attach(trainer: Trainer | None, callback: Callback, *, first: bool = False) -> None:
-    """Add ``callback`` to the Trainer, unless it is there: after all others, or before them."""
+    """Add ``callback`` to the Trainer, unless it has it: after all others, or before them."""
     if trainer is not None and callback not in get_callbacks(trainer):
         get_callbacks(trainer).insert(0 if first else len(get_callbacks(trainer)), callback)
 

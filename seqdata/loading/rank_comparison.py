@@ -61,7 +61,7 @@ class RankComparison:
         self._is_done = world.size == 1
 
     def check(self, describe: Callable[[], RankValues]) -> None:
-        """Compare the values of this rank with those of the others, if they are there in time.
+        """Compare the values of this rank with those of the others, if they arrive in time.
 
         If they are not, the next call looks for them again.
 

@@ -35,7 +35,7 @@ def chart_rows(
     """Return the timesteps of a batch: which are real, which are scored, which are padding.
 
     A padded batch is a grid; a packed one has its rows in the order in which they are packed, a
-    jagged one its rows without padding, and a flat one all rows behind each other.
+    jagged one its rows without padding, and a flat one all rows after each other.
 
     Args:
         lengths: int64 (r,), real timesteps of each row.

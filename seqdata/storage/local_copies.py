@@ -100,7 +100,7 @@ def fetch_copies(
     *,
     progress: bool | None = None,
 ) -> LocalCopies | None:
-    """Return copies of the files at URLs on this machine; those that are not there are fetched.
+    """Return copies of the files at URLs on this machine; missing ones are fetched.
 
     Args:
         location: A URL of a file or folder, a glob, braces, or several, joined by ``::``.

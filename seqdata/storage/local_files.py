@@ -194,7 +194,7 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
 
 
 def make_unreadable_error(location: DataLocation, error: OSError) -> DataError:
-    """Return the error of a file or folder that is there, but cannot be opened."""
+    """Return the error of a file or folder that exists, but cannot be opened."""
     is_descriptor_limit = error.errno in (errno.EMFILE, errno.ENFILE)
     remedy = f"Raise {describe_limit(error)}" if is_descriptor_limit else "Check its permissions"
     return location.make_error(

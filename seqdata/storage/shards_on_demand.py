@@ -122,7 +122,7 @@ class RemoteShards(Protocol):
         ...
 
     def download(self, number: int) -> None:
-        """Download a shard into the cache, unless it is there."""
+        """Download a shard into the cache, unless it is cached."""
         ...
 
     def file(self, number: int) -> tuple[RemoteFiles, str] | None:

@@ -28,7 +28,7 @@ _OWN = (
 
 
 class DeferredModel:
-    """A model that is made when its data is there; in its place until then.
+    """A placeholder of a model, which is made once its data is known.
 
     Args:
         model: Class of the model, which has ``for_data``.

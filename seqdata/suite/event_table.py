@@ -123,7 +123,7 @@ class _Preparation:
         yield from _iter_rows(kept, ids, starts, stops, ragged, statics)
 
     def finish(self) -> tuple[list[str], list[str]]:
-        """Return notes; no field is there in vain; see ``Preparation``."""
+        """Return notes, and no fields, since all are needed; see ``Preparation``."""
         table, counted, notes = self._table, self._counted, list[str]()
         if not counted["kept"]:
             raise DataError(

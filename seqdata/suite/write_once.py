@@ -142,7 +142,7 @@ class _Parts(Sequence[SequenceStore]):
 def _write_parts(
     location: Path, parts: _Parts, start: Callable[[Sequence[SequenceStore]], Preparation]
 ) -> bytes:
-    """Write a store, then what was done; the report is there once both are complete."""
+    """Write a store, then a report; the report exists only once both are complete."""
     preparation = start(parts)
     rows = _iter_all(preparation, parts)
     write_store(location, rows, shard_bytes=_SHARD_BYTES, resume=False, overwrite=True)
@@ -159,7 +159,7 @@ def _iter_all(preparation: Preparation, parts: Sequence[SequenceStore]) -> Itera
 
 
 def _cut(store: SequenceStore, names: Sequence[str]) -> list[int]:
-    """Return the first sequence of each part; one part if all fits into memory or is there."""
+    """Return the first sequence of each part; one part if the data is small or in memory."""
     lengths = np.asarray(next(iter(store.lengths_of.values()))).astype(np.int64)
     ragged = [store.fields[name] for name in names if store.fields[name].axis is not None]
     width = sum(np.dtype(field.dtype).itemsize for field in ragged)

@@ -302,7 +302,7 @@ class ChunkStore:
 
         Returns:
             int64 (n, 4), first and last row in the array, its rows per band, its first band; int64
-            (n+1,), offsets; and the bands of all spans, one behind another.
+            (n+1,), offsets; and the bands of all spans, one after another.
         """
         numbers = spans[:, 0]
         arrays = table.arrays[numbers]

@@ -36,7 +36,7 @@ class ArrayOptions:
             recording. None: all numbers.
         per: A sequence is a ``"group"``, an ``"array"`` or a ``"file"``; None: groups that hold
             arrays of the same names, or the file if there is one group.
-        lengths: Name of the array of lengths, integers (n,), where sequences lie one behind
+        lengths: Name of the array of lengths, integers (n,), where sequences lie one after
             another in long arrays.
         offsets: Name of the array of offsets, integers (n+1,), in place of ``lengths``.
         ids: Name of the array of ids (n,), strings or integers, with ``lengths`` or ``offsets``.
@@ -91,7 +91,7 @@ class ArrayOptions:
 
     @property
     def is_long(self) -> bool:
-        """Whether sequences lie one behind another in long arrays."""
+        """Whether sequences lie one after another in long arrays."""
         return self.lengths is not None or self.offsets is not None
 
     @property
@@ -325,7 +325,7 @@ def _lay_arrays(tree: Tree, options: ArrayOptions) -> Layout:
 
 
 def _lay_long(tree: Tree, options: ArrayOptions) -> Layout:
-    """Return sequences that lie one behind another in long arrays."""
+    """Return sequences that lie one after another in long arrays."""
     offsets = _read_offsets(tree, options)
     count, total = len(offsets) - 1, int(offsets[-1])
     index = {options.lengths, options.offsets, options.ids}

@@ -114,8 +114,8 @@ class ZarrArray:
         chunked: The array in chunks.
         prefix: Beginning of the names of its files, such as ``c/``.
         separator: Separator of the numbers in the names.
-        shards: Where chunks lie in a file; None: each is a file.
-        files: Name of each file that is there -> its size in bytes; None: they are not listed.
+        shards: Layout of the chunks in a file; None: each chunk is a file.
+        files: Name of each existing file -> its size in bytes; None: they are not listed.
         indexes: Name of a file -> its index of chunks, of the files read so far.
     """
 

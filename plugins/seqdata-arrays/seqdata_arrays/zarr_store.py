@@ -104,7 +104,7 @@ def open_zarr(
         version: Digest of the tags of remote files, which must be the same.
 
     Raises:
-        ConfigError: If nothing is there.
+        ConfigError: If the location has no Zarr folder.
         DataError: If it is damaged, changed, or does not hold what the options say.
     """
     tree, chunk_files, folders = _find_folders(root, remote)
@@ -270,7 +270,7 @@ class _ZarrChunks:
 
     Attributes:
         location: Location, for messages.
-        arrays: The arrays, whose chunks are numbered one behind another.
+        arrays: The arrays, whose chunks are numbered one after another.
         files: The files of the arrays.
         fingerprint: Digest of metadata, names and sizes of files.
     """

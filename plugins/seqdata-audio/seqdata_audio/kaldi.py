@@ -146,7 +146,7 @@ def _read_list(location: str | os.PathLike[str]) -> tuple[str, list[str]]:
 
 
 def _read_name(file: RandomAccessFile, at: int) -> tuple[str, int]:
-    """Return the name of an entry, and the position behind the mark of binary values."""
+    """Return the name of an entry, and the position after the mark of binary values."""
     head = file.read(at, at + _LONGEST_NAME)
     name, space, rest = head.partition(b" ")
     behind = at + len(name) + 1

@@ -35,7 +35,7 @@ def check_pages(content: bytes) -> None:
 
 
 def _check_numbers(content: bytes) -> None:
-    """Raise if a page is missing: libsndfile takes a recording to begin behind it."""
+    """Raise if a page is missing: libsndfile would begin a recording after it."""
     last: dict[int, int] = {}
     for match in _PAGE_BEGIN.finditer(content):
         if match.start() + _PAGE > len(content):

@@ -34,7 +34,7 @@ class Part:
         per_block: Samples of each channel of the field in a block.
         is_by_channel: Whether the file has one block: all samples of a channel together.
         runs: (first sample in a block, channels, first column of the field) of channels that lie
-            one behind another.
+            one after another.
     """
 
     slot: int
@@ -262,7 +262,7 @@ _INT16 = Encoding("int16", "<i2", 16)
 
 
 def find_runs(firsts: Sequence[int], columns: Sequence[int], per_block: int) -> Runs:
-    """Return the runs of channels that lie one behind another, in the file and in the field.
+    """Return the runs of channels that lie one after another, in the file and in the field.
 
     Args:
         firsts: First sample of each channel in a block.

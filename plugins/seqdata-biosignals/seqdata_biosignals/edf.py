@@ -1,6 +1,6 @@
 """EDF, EDF+, BDF and BDF+: the header, the annotations of all records, and gaps between them.
 
-Records have a block of samples of each channel, one behind another. Reads: bytes of a file. Makes:
+Records have a block of samples of each channel, one after another. Reads: bytes of a file. Makes:
 its channels, and where its samples and the texts of its annotations lie.
 """
 

@@ -157,7 +157,7 @@ def check_dtypes(case: LocationCase) -> None:
 
 
 def check_shapes(case: LocationCase) -> None:
-    """Check that values have the shape of their field, behind that of their timesteps.
+    """Check that values have their timesteps, followed by the shape of their field.
 
     Raises:
         ConformanceError: If one has another.

@@ -236,7 +236,7 @@ def tokenize(  # noqa: PLR0913
         remote: How a source at a URL is read.
 
     Raises:
-        ConfigError: If an argument is invalid, or other tokens are there.
+        ConfigError: If an argument is invalid, or the folder holds other tokens.
         DataError: If a file is damaged, or changed while it was read.
     """
     settings = Text(
@@ -344,7 +344,7 @@ def _iter_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 @dataclass(frozen=True)
 class _Build:
-    """Makes the tokens of a corpus in a folder, where they are not there.
+    """Makes the tokens of a corpus in a folder, unless they exist.
 
     Attributes:
         settings: The options.
@@ -366,7 +366,7 @@ class _Build:
         """Make the tokens, or find them.
 
         Raises:
-            ConfigError: If other tokens are there.
+            ConfigError: If the folder holds other tokens.
             DataError: If a file is damaged, or changed while it was read.
         """
         with self.corpus.explain():

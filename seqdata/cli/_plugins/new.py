@@ -21,7 +21,7 @@ _HOST_KINDS = {"format": "backend", "store": "backend", "transform": ""}  # othe
 
 
 def write_plugin(name: str, kind: str, folder: Path | None) -> list[Path]:
-    """Write the package of a new plugin; return its files, of which none was there.
+    """Write the package of a new plugin; return its files, none of which existed before.
 
     Args:
         name: Name of the plugin, by which it is used.

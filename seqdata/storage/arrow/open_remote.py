@@ -133,7 +133,7 @@ class ArrowShards:
         return OpenShard(number, fields, cached.mapping)
 
     def download(self, number: int) -> None:
-        """Download a shard into the cache, unless it is there."""
+        """Download a shard into the cache, unless it is cached."""
         request = self.make_request(number)
         if not self._cache.has(request):
             self._cache.acquire_if_room(request, self.locate_shard(number))
@@ -183,7 +183,7 @@ class ArrowShards:
                 stored[local], stored[local + 1] = offsets[local], offsets[local + 1]
 
     def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
-        """Return fields over a shard of which some ranges are there; see ``RemoteShards``."""
+        """Return fields over a shard of which some ranges are present; see ``RemoteShards``."""
 
         def drop_with_checksums() -> str | None:
             self._drop_checksums(number)
@@ -406,7 +406,7 @@ def _open_without_manifest(
     """Open other files of a location that has no manifest.
 
     Raises:
-        IncompleteDatasetError: If files of a store are there.
+        IncompleteDatasetError: If files of a store exist.
         MissingShardError: If there is nothing.
         DataError: If there are other files.
     """

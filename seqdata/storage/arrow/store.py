@@ -488,7 +488,7 @@ def _make_no_folder_error(root: Path) -> DataError:
 
 
 def _make_no_store_error(root: Path) -> ConfigError | DataError:
-    """Return the error about a location without a manifest: what is there instead."""
+    """Return the error about a location without a manifest, with what exists there."""
     if root.is_symlink() and not root.exists():
         target = f"a link to {os.readlink(root)!r}, which is not there"
         return ConfigError(must_be(f"{root}:", "a store's folder", target, "Check the path"))

@@ -138,7 +138,7 @@ def write_arrow(  # noqa: PLR0913
     fails leaves its finished shards, and the same call continues after them, to the same bytes.
 
     Raises:
-        ConfigError: If an argument is invalid, or does not fit what is there.
+        ConfigError: If an argument is invalid, or does not fit the existing files.
         DecodeError: If a sequence is not like the first one, or not what was written before.
         IncompleteDatasetError: If the disk is full.
         WorkerDiedError: If the executor broke.

@@ -126,7 +126,7 @@ class FileFields:
         self.files.content(number, release_nothing)
 
     def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
-        """Return fields over a file of which some ranges are there; see ``RemoteShards``."""
+        """Return fields over a file of which some ranges are present; see ``RemoteShards``."""
         verified = {  # whatever the bits say
             member: replace(checksums, bits=None) for member, checksums in self.checksums.items()
         }

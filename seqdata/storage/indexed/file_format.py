@@ -77,7 +77,7 @@ class FileReader:
         return FileReader(path, content, place, self.read_sibling, self.siblings)
 
     def has_sibling(self, name: str) -> bool:
-        """Return whether a file is there next to it; it does not become part of the index."""
+        """Return whether a file exists next to it; it does not become part of the index."""
         try:
             replace(self, siblings={}).sibling(name)
         except MissingShardError:
@@ -190,7 +190,7 @@ class RandomAccessFile(Protocol):
         ...
 
     def has_sibling(self, name: str) -> bool:
-        """Return whether a file is there next to it; it does not become part of the index."""
+        """Return whether a file exists next to it; it does not become part of the index."""
         ...
 
 

@@ -75,7 +75,7 @@ class LocalFiles:
         return read_small_file(path, location) if path.is_file() else None
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file that is not there yet; return False if it is there."""
+        """Write a file that does not exist yet; return False if it exists."""
         path = self.folder / name
         if path.exists():
             return False
@@ -93,12 +93,12 @@ class LocalFiles:
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file, whether it is there or not."""
+        """Write a file, whether it exists or not."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / name, content)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         (self.folder / name).unlink(missing_ok=True)
 
     def find_newest(self, names: Iterable[str]) -> int:
@@ -131,7 +131,7 @@ class RemoteFolder:
         return _get_if_exists(read_whole)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file that is not there yet; return False if it is there."""
+        """Write a file that does not exist yet; return False if it exists."""
         files = make_writable_files(self.url, self.remote)
         if _get_if_exists(lambda: files.stat(name)) is not None:
             return False
@@ -139,7 +139,7 @@ class RemoteFolder:
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file, whether it is there or not."""
+        """Write a file, whether it exists or not."""
         files = make_writable_files(self.url, self.remote)
         with tempfile.TemporaryDirectory() as spot:
             path = Path(spot, "index")
@@ -147,7 +147,7 @@ class RemoteFolder:
             files.upload(name, path)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         make_writable_files(self.url, self.remote).remove(name)
 
 

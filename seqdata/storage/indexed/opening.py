@@ -192,7 +192,7 @@ def _make_reader(fields: FileFields) -> ShardReader:
 
 
 def _describe(options: Options, fields: FileFields) -> StoreInfo:
-    """Return what a store of files is, besides its data."""
+    """Return the metadata of a store of files."""
     return StoreInfo(
         label="IndexedStore", location=fields.files.location, fields=fields.fields,
         verify=fields.files.verify,

@@ -294,7 +294,7 @@ def _check_last_shard(before: FinishedShard[Any] | None, limit: int, number: int
 
 
 def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
-    """Write a resume key into a staging directory, or compare it with the one that is there.
+    """Write a resume key into a staging directory, or compare it with the existing one.
 
     Raises:
         ConfigError: If it differs, or the recorded one is damaged.
