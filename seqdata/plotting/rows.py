@@ -41,7 +41,7 @@ def chart_rows(
         lengths: int64 (r,), real timesteps of each row.
         weights: float64 (r,), weight of each row.
         width: Timesteps of a padded row, without a horizon.
-        burn_in: int64 (r,), timesteps at the head of each row that are not scored; None: none.
+        burn_in: int64 (r,), timesteps at the head of each row that are not scored; None: all are.
         segments: int64 (n, 4), row, id, start, stop of spans; None: a row is one span.
         horizon: Timesteps of the future of a window.
         layout: ``padded``, ``packed``, ``jagged`` or ``varlen``.
@@ -108,7 +108,7 @@ class _RowBuilder:
 
     Args:
         weights: float64 (r,), weight of each row.
-        burn_in: int64 (r,), context of each row; None: none.
+        burn_in: int64 (r,), context of each row; None: no context.
         end: End of padded rows; None: rows are not padded.
         horizon: Timesteps of the future.
         alternates: Whether spans are told apart by colour.

@@ -61,7 +61,7 @@ LIBRARY_BY_SUFFIX: Mapping[str, str] = {
     ".tsv": "pandas.read_csv(..., sep='\\t')",
     ".json": "json.load (a file with one object per line ends in .jsonl)",
 }
-"""Suffix -> what reads such files, whose bytes are those of a container."""
+"""Suffix -> library or program that reads such container files."""
 
 _NPY_MAGIC = b"\x93NUMPY"
 _OTHER_NUMPY = (b"\x80", b"PK")  # of pickled objects and of archives
@@ -107,7 +107,7 @@ def refuse_binary(files: Iterable[SourceFile]) -> None:
     The first file of each suffix is checked.
 
     Raises:
-        ConfigError: If one has; it names what reads it.
+        ConfigError: If a file has; the message names a library that reads it.
     """
     first: dict[str, SourceFile] = {}
     for file in files:

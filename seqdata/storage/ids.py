@@ -104,7 +104,7 @@ class Ids(Sequence[str]):
         first position.
 
         Raises:
-            UnknownNameError: If an id is not there; it is a ``KeyError``, too.
+            UnknownNameError: If an id does not exist; it is a ``KeyError``, too.
             ConfigError: If two sequences share an id, or ``names`` are not strings.
         """
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):

@@ -113,7 +113,7 @@ def fetch_copies(
 
     Raises:
         ConfigError: If the location is invalid, or options are given for a path.
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         RemoteReadError: If a file cannot be read.
         FingerprintMismatch: If a file is replaced while it is fetched.
         CacheError: If the cache has no room, or cannot be used.

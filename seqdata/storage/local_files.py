@@ -162,7 +162,7 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
         file_kind: The role of the file for messages, such as ``manifest``; or its location.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         DataError: If it leads outside of the folder, or is not an ordinary file.
     """
     path = os.path.join(root, name)
@@ -377,7 +377,7 @@ def map_shard(path: Path, location: DataLocation, *, ahead: bool = False) -> NDA
         ahead: Whether to read it into memory ahead.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         DataError: If it cannot be read, or is not an ordinary file.
     """
     with open_file(path, location) as (descriptor, size):
@@ -397,7 +397,7 @@ def read_or_map(path: Path, location: DataLocation) -> NDArray[np.uint8]:
     """Return the bytes of a file: read if it is small, which is faster, otherwise mapped.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         DataError: If it cannot be read, or is not an ordinary file.
     """
     with open_file(path, location) as (descriptor, size):
@@ -501,7 +501,7 @@ def open_file(path: Path, location: DataLocation) -> Iterator[tuple[int, int]]:
     """Open an ordinary file for reading: yield (descriptor, size) and close it at the end.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         DataError: If it cannot be read, or is not an ordinary file.
     """
     try:

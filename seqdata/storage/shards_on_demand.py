@@ -137,7 +137,7 @@ class RemoteShards(Protocol):
         """Check the size and the ends of a shard that is read by ranges.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             RemoteReadError: If it cannot be read.
             CorruptShardError: If it is damaged or another file.
         """
@@ -206,7 +206,7 @@ class ShardsOnDemand:
         """Return the columns of a batch; see ``protocols.Store.read``.
 
         Raises:
-            ConfigError: If a field, a span or the axis is not there.
+            ConfigError: If a field, a span or the axis does not exist.
         """
         if self._joined is not None:
             return self._joined.read(spans, fields, axis)
@@ -386,7 +386,7 @@ class RangeReader:
         """Return shards in which the requested bytes are present.
 
         Raises:
-            MissingShardError: If a shard is not there.
+            MissingShardError: If a shard is missing.
             RemoteReadError: If it cannot be read.
             CorruptShardError: If it has another size or other ends.
             FingerprintMismatch: If it was replaced.

@@ -50,7 +50,7 @@ class FieldSource(Protocol):
         """Return the column of spans, int64 (n, 3), or a list of objects.
 
         Raises:
-            ConfigError: If a span is not there.
+            ConfigError: If a span does not exist.
             CorruptSampleError: If stored data is damaged.
             DecodeError: If bytes are not a value.
         """
@@ -188,7 +188,7 @@ class StoreFields:
         """Return the columns of a batch; see ``protocols.Store.read``.
 
         Raises:
-            ConfigError: If a field or the axis is not there.
+            ConfigError: If a field or the axis does not exist.
         """
         layout = self.layout
         spans = np.ascontiguousarray(spans, dtype=np.int64)
@@ -405,7 +405,7 @@ class ShardStore(SequenceStore):
             fields: Names; None: all.
 
         Raises:
-            ConfigError: If a field is not there.
+            ConfigError: If a field does not exist.
         """
         names = list(self.fields if fields is None else fields)
         for name in names:

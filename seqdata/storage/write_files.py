@@ -383,7 +383,7 @@ class _ShardFormat:
 
     Attributes:
         fields: Name -> field.
-        resume_key: How sequences become files.
+        resume_key: Options that determine how sequences become files.
         file_format: The format of the files.
     """
 

@@ -85,7 +85,7 @@ class EventDataModule(SequenceDataModule):
         time_delta: ``log1p``: the logarithm of 1 plus the seconds since the event before is the
             field ``time_delta``; None: there is none.
         label: Column with one value per id. Strings and integers become classes.
-        next_event: Categorical column whose next value is ``batch["targets"]``; None: none.
+        next_event: Categorical column whose next value is ``batch["targets"]``; None: no targets.
         balance: Column with one value per id, such as the label, whose values are drawn equally
             often in training; None: each sequence once.
         split: Fractions of the sequences by ``split_by``, or ranges of time such as

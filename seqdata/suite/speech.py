@@ -51,9 +51,9 @@ class Steps:
     """Columnar transforms, one after the other.
 
     Args:
-        features: Transform that makes features of samples; None: samples stay.
-        augment: Transform of these, which keeps their lengths; None: none.
-        text: Transform of the transcript; None: it stays.
+        features: Transform of samples to features; None: samples are kept.
+        augment: Transform of features that keeps their lengths; None: no augmentation.
+        text: Transform of the transcript; None: it is kept.
     """
 
     features: Any

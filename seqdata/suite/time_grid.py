@@ -148,7 +148,7 @@ def make_grid(
     Args:
         times: Times of the rows.
         lengths: Rows of each series.
-        step: From one time to the next.
+        step: Distance from one time to the next.
         gaps: Whether times that are missing are an ``error``, or timesteps (``grid``).
         ids: Ids of the series.
         padding: Timesteps before each series.
@@ -294,7 +294,7 @@ def parse_freq(freq: str | int, logical: Timestamp | None) -> Step:
     """Return the step that a frequency names.
 
     Args:
-        freq: Such as ``"15min"``, ``"MS"``; an integer for times that are integers.
+        freq: Step such as ``"15min"``, ``"MS"``; an integer for times that are integers.
         logical: Logical type of the times.
 
     Raises:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Band = NDArray[Any]
 Decode = Callable[[], Band]
 Prepare = Callable[[list[int]], list[Decode]]
-"""``prepare(bands)`` reads the chunks of bands, and returns what decodes each."""
+"""``prepare(bands)`` reads the chunks of bands, and returns a decoder of each."""
 _MOST_AHEAD = 64  # bands that are decoded ahead at once
 _THREADS = 8
 

@@ -366,14 +366,14 @@ class ChunkStore:
         return self._cache
 
     def _chunks_of(self, band: int) -> NDArray[np.int64]:
-        """Return the numbers of the chunks of a band, int64 (k,)."""
+        """Return the indices of the chunks of a band, int64 (k,)."""
         array = int(np.searchsorted(self._first_bands, band, side="right")) - 1
         count = self._arrays[array].chunks_of_band
         first = int(self._first_chunks[array]) + (band - int(self._first_bands[array])) * count
         return np.arange(first, first + count)
 
     def _prepare(self, bands: list[int]) -> list[Decode]:
-        """Read the chunks of bands; return what decodes each."""
+        """Read the chunks of bands; return a decoder of each."""
         chunks = [self._chunks_of(band) for band in bands]
         numbers = np.concatenate(chunks)
         try:

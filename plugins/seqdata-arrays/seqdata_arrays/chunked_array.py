@@ -1,4 +1,4 @@
-"""One array in chunks: its grid, and what turns the stored bytes of a chunk into numbers.
+"""One array in chunks: its grid, and the conversion of the stored bytes of a chunk to numbers.
 
 Reads: bytes. Makes: arrays of bands, a band being the chunks of the same timesteps.
 """

@@ -125,7 +125,7 @@ def _read_list(location: str | os.PathLike[str]) -> tuple[str, list[str]]:
     """Return the location of the archives of a list, and the names of its entries.
 
     Raises:
-        ConfigError: If it is not there, or an entry is not a position in an archive.
+        ConfigError: If it does not exist, or an entry is not a position in an archive.
         DataError: If a name stands twice.
     """
     path = Path(location)

@@ -88,7 +88,7 @@ def read_pairs(path: Path, meaning: str) -> dict[str, str]:
         meaning: Meaning of the column, for the error.
 
     Raises:
-        ConfigError: If it is not there.
+        ConfigError: If it does not exist.
         DataError: If a name stands twice.
     """
     if not path.exists():

@@ -300,7 +300,7 @@ def unpack_pairs(raw: NDArray[np.uint8], skip: int, count: int) -> NDArray[np.in
     Args:
         raw: The bytes, from the begin of a pair on.
         skip: Numbers before the first.
-        count: How many.
+        count: Number of numbers to return.
     """
     pairs = -(-(skip + count) // 2)
     bytes_ = np.zeros(3 * pairs, np.int16)

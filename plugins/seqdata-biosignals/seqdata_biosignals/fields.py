@@ -82,7 +82,7 @@ def make_fields(
         may_differ: Whether rates may differ between recordings.
 
     Raises:
-        ConfigError: If a channel is not there, or channels do not go together.
+        ConfigError: If a channel does not exist, or channels do not go together.
     """
     chosen = _choose_all(recordings) if channels is None else _choose(recordings, channels)
     fields: list[SignalField] = []

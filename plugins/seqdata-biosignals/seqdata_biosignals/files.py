@@ -140,7 +140,7 @@ class Files:
         """Return the recordings, in the order of their files.
 
         Args:
-            suffix: Of the headers that are meant; "": all.
+            suffix: Suffix of the headers to use; "": all.
 
         Raises:
             DataError: If a header is damaged, or a file that goes with another is missing.
@@ -189,7 +189,7 @@ class Files:
 
         Args:
             recording: The recording.
-            suffix: Of the file of annotations of a WFDB record, without its dot.
+            suffix: Suffix of the file of annotations of a WFDB record, without its dot.
 
         Raises:
             DataError: If they are damaged, or their file is missing.

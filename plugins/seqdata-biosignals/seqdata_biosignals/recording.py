@@ -80,7 +80,7 @@ class Channel:
         rate: Samples per second.
         file: Position of its file in ``Recording.files``.
         first: Its first sample in a block.
-        per_block: How many it has there.
+        per_block: Number of its samples in a block.
         problem: Why its values have no unit; "" if nothing is wrong.
     """
 
@@ -127,7 +127,7 @@ class Recording:
         files: The files that have its samples.
         rows: Number of each of ``files`` in the store of files.
         channels: Its channels, in the order of the header.
-        facts: Of ``FACTS``.
+        facts: Values of ``FACTS``.
         events: The file of its events, if it has one of its own; "" if it has none.
         start: Seconds of its first sample after the start that the header says.
         part: Number of this piece of a recording with gaps; None if it has none.

@@ -68,11 +68,11 @@ class Frames:
 
         Args:
             location: A path, glob, folder or URL, or several; a pandas, Polars or Arrow table; a
-                lazy frame; or what gives Arrow batches (``__arrow_c_stream__``), read once.
-            verify: ``"first_read"``: compare the checksums of what is kept, once in a process;
+                lazy frame; or an object with ``__arrow_c_stream__``, which is read once.
+            verify: ``"first_read"``: compare the checksums of cache files, once in a process;
                 None, ``"off"``: do not.
-            group: In place of the attribute.
-            order: In place of the attribute.
+            group: Column of groups, in place of the attribute.
+            order: Column of the order, in place of the attribute.
             missing: The rule for missing values, as in ``open_store``; not ``"drop"``.
             axes: Field -> axis; None: one value per sequence, which must be constant.
             remote: How URLs are read; their files are fetched into ``Remote(cache_dir=)``.

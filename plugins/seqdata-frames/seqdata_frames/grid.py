@@ -15,7 +15,7 @@ class Grid:
     Attributes:
         offsets: int64 (sequences+1,), sequence -> its first timestep.
         first_keys: int64 (sequences,), the key of the first timestep.
-        step: From one timestep to the next.
+        step: Distance from one timestep to the next.
         rows: int64 (pieces+1,), the first row of each piece without a gap, and the number of rows.
         missing: int64 (pieces,), timesteps without a row before each piece.
     """
@@ -40,7 +40,7 @@ class Grid:
         Args:
             row_offsets: int64 (sequences+1,), sequence -> its first row.
             first_keys: The key of the first row of each sequence.
-            step: From one timestep to the next.
+            step: Distance from one timestep to the next.
             gap_rows: int64 (gaps,), the row after each gap, ascending.
             gap_sizes: int64 (gaps,), timesteps without a row.
         """

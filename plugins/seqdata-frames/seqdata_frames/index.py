@@ -1,6 +1,6 @@
 """The index of a table once it was opened: fields, groups, and the positions of their rows.
 
-It is made by one pass over the table, or read from what is kept of it.
+It is made by one pass over the table, or read from its cache file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One opening of a table: what is kept of it is read, or it is looked through and sorted.
+"""One opening of a table: its cache files are read, or it is scanned and sorted.
 
-Reads: the columns that group and order rows. Makes: the index of a store, and what reads its rows.
+Reads: the columns that group and order rows. Makes: the index and the reader of a store.
 """
 
 from __future__ import annotations

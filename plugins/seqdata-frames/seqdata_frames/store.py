@@ -30,7 +30,7 @@ class FrameStore:
         index: Its sequences.
         columns: Reads columns by rows.
         order: The column of the order of rows.
-        folder: A folder of this machine next to whose files others may be kept; None: none.
+        folder: A local folder in which cache files may be stored; None: there is none.
         sorted_in: The folder of the rows that were sorted; None: they are read in place.
         reopen: Value of ``__reduce__``.
         is_copied_to_workers: Whether pickling the store copies its data.

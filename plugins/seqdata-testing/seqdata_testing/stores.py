@@ -242,7 +242,7 @@ def check_processes(store: Store, methods: Sequence[str]) -> None:
         methods: Start methods: ``fork``, ``spawn`` or ``forkserver``.
 
     Raises:
-        ConformanceError: If a child reads something else, or nothing in time.
+        ConformanceError: If a child reads different data, or does not answer in time.
     """
     due = digest_of(store)
     for method in methods:

@@ -46,7 +46,7 @@ class Columns:
         text: Column of the text.
         id: Column of the id; None: the file and line, or row.
         fields: Further columns, which become fields.
-        document: Of plain text: ``file`` or ``line``.
+        document: Unit of a document in plain text: ``file`` or ``line``.
     """
 
     text: str = "text"
@@ -67,7 +67,7 @@ def read_documents(
         columns: Columns of the documents.
 
     Raises:
-        ConfigError: If a column is not there.
+        ConfigError: If a column does not exist.
         DataError: If a file is damaged; it names file, and line or row.
     """
     for piece in pieces:

@@ -264,7 +264,7 @@ class _Part:
         pieces: The pieces of files.
         columns: Columns of the documents.
         tokenizer: The arguments of ``load_saved``.
-        eos: Id of the last token of a document; None: none.
+        eos: Id of the last token of a document; None: no such token.
         bos: Id of the first token.
         dtype: Dtype of tokens.
         threads: Number of threads that encode; 1 in worker processes.

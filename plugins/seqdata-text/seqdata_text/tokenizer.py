@@ -202,7 +202,7 @@ def load_tokenizer(source: Any) -> Tokenizer:
 
 
 def _find_folder(source: Any) -> str | None:
-    """Return the folder of a store of tokens, below any number of views and cuts; None: none."""
+    """Return the folder of a store of tokens, below any views and cuts; None if there is none."""
     while source is not None:
         folder: str | None = getattr(source, "folder", None)
         if folder is not None:

@@ -124,7 +124,7 @@ def open_webdataset(
 
     Raises:
         ConfigError: If there are no shards, there is no index, or an argument is invalid.
-        MissingShardError: If a shard is not there.
+        MissingShardError: If a shard is missing.
         CorruptShardError: If a shard is damaged or its size differs from its index.
         FingerprintMismatch: If a shard is not the one that was indexed, or an index is not of
             the shard that was written.
@@ -161,7 +161,7 @@ def index_shards(
 
     Raises:
         ConfigError: If there are no shards at the location.
-        DataError: If a shard is not there, is damaged, or does not hold samples.
+        DataError: If a shard is missing, is damaged, or does not hold samples.
     """
     return FormatBackend(IndexedTar()).build_index(
         location, rebuild=rebuild, executor=executor, progress=progress, remote=remote

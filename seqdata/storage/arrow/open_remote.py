@@ -286,7 +286,7 @@ def read_manifest(files: RemoteFiles) -> Manifest:
     """Return the manifest of a remote store.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         RemoteReadError: If it cannot be read.
         DataError: If it is invalid.
     """
@@ -325,7 +325,7 @@ def open_remote(
     Raises:
         ConfigError: If the location is invalid, or what it needs is not installed.
         RemoteReadError: If it cannot be read.
-        MissingShardError: If a shard is not there.
+        MissingShardError: If a shard is missing.
         CorruptShardError: If a shard has another size.
         IncompleteDatasetError: If its writing was never finished.
         DataError: If it is not a store, or its manifest is invalid.

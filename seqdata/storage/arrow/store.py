@@ -81,7 +81,7 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
         verify: Whether checksums are compared: of lengths now, of values when they are read.
 
     Raises:
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         CorruptShardError: If a file differs from what was written.
     """
     shards = []
@@ -250,7 +250,7 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
         engine: The kernel that maps.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         CorruptShardError: If its size differs.
     """
     with open_inside(root, name, replace(location, offset=0, length=bytes_)) as (descriptor, size):
@@ -378,9 +378,9 @@ def open_arrow(
         remote: Options of reading a URL; None: whole shards through the cache.
 
     Raises:
-        ConfigError: If the location is not there, or ``verify`` is not possible.
+        ConfigError: If the location does not exist, or ``verify`` is not possible.
         IncompleteDatasetError: If its writing was never finished.
-        MissingShardError: If a shard is not there.
+        MissingShardError: If a shard is missing.
         CorruptShardError: If a shard is not what was written.
         DataError: If it is not a store, or its manifest is invalid.
     """

@@ -189,7 +189,7 @@ def _write_rows(
 
     Args:
         writer: The writer.
-        rows: At least one sequence.
+        rows: The sequences, at least one.
         axes: Field -> axis.
         rates: Axis or field -> its clock.
         first: The sequence that determines the fields; None: the first one of ``rows``.
@@ -231,7 +231,7 @@ class ArrowFormat:
 
     Attributes:
         fields: Name -> field.
-        resume_key: How sequences become shards.
+        resume_key: Options that determine how sequences become shards.
     """
 
     fields: Mapping[str, Field]

@@ -54,7 +54,7 @@ class TableSet:
 
     Attributes:
         folder: The folder of the files.
-        files: In the order of their sequences.
+        files: The files, in the order of their sequences.
         column_types: Column -> its type.
         fields: Column -> its field.
         rows: int64 (units,), of all files in order.

@@ -62,7 +62,7 @@ def build(
         have: Whether each file has an index; None: this is checked.
 
     Raises:
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         DataError: If a file is damaged or not of the format, or an index that is not built unasked.
     """
     if rebuild:

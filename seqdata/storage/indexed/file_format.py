@@ -23,7 +23,7 @@ from seqdata.storage.indexed.shard_index import ENDS, digest_ends
 from seqdata.storage.limits import MAX_ROWS
 
 ABSENT = "absent"
-"""In place of the digest of a sibling that is not there."""
+"""Placeholder for the digest of a missing sibling."""
 Decoder = Callable[[bytes], NDArray[Any]]
 """The bytes of one sequence's value -> (timesteps, *shape), or shape if there is no axis."""
 
@@ -37,7 +37,7 @@ class FileReader:
         content: Its bytes, uint8.
         place: Its place, for errors.
         read_sibling: Returns the bytes of a file next to it; None: there are none.
-        siblings: The siblings that were read, by path; None for one that is not there.
+        siblings: The siblings that were read, by path; None for a missing one.
     """
 
     name: str
@@ -65,7 +65,7 @@ class FileReader:
         """Return a file next to it.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
         """
         folder, _, _ = self.name.rpartition("/")
         path = f"{folder}/{name}" if folder else name
@@ -98,7 +98,7 @@ def file_facts(content: NDArray[np.uint8] | None, using: str = "crc32") -> tuple
         using: Algorithm of the checksum; by default one that every process can compute.
 
     Returns:
-        (-1, ``ABSENT``) where it is not there.
+        (-1, ``ABSENT``) if it does not exist.
     """
     if content is None:
         return -1, ABSENT
@@ -128,8 +128,8 @@ class Extents:
     Attributes:
         begins: int64 (n,), the first byte of each sequence's values; -1 if it has none.
         ends: int64 (n,), one past the last.
-        dtype: As stored, byte order included: ``"<f4"``; or ``"str"``, ``"bytes"``. Of decoded
-            values: the dtype that the decoder returns.
+        dtype: Stored dtype with its byte order, such as ``"<f4"``; or ``"str"``, ``"bytes"``. For
+            decoded values the dtype that the decoder returns.
         shape: Shape of one timestep, or of the whole value if there is no axis.
         axis: The axis that it runs along; None: one value per sequence.
         decoder: None: raw values, which are read in place. Otherwise a method of the format that
@@ -185,7 +185,7 @@ class RandomAccessFile(Protocol):
         """Return a file next to it, such as ``x.idx`` of ``x.bin``.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
         """
         ...
 
@@ -318,7 +318,7 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
 
     Args:
         extents: Extents of all sequences of the file.
-        count: How many they are.
+        count: Number of sequences.
         size: Size of the file in bytes.
         where: The format's method and the field, for errors of the format.
         place: The field in the file, for errors of the file.

@@ -157,7 +157,7 @@ _Files = LocalFiles | RemoteFolder
 def _get_if_exists(call: Callable[[], Result]) -> Result | None:
     """Return a call's result; None where a file is not there.
 
-    Who may not list a bucket is refused what is not there.
+    Without permission to list a bucket, missing files are refused as well.
     """
     try:
         return call()

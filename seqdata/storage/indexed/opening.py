@@ -100,7 +100,7 @@ def open_files(
 
     Raises:
         ConfigError: If the location means nothing, there is no index, or an argument is invalid.
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         CorruptShardError: If a file is damaged or not as long as its index says.
         FingerprintMismatch: If a file is not the one that was indexed, or an index is not of
             the file that was written.
@@ -333,7 +333,7 @@ class FormatBackend:
 
         Raises:
             ConfigError: If the location means nothing, or an argument is invalid.
-            DataError: If a file is not there, damaged, or not of the format.
+            DataError: If a file is missing, damaged, or not of the format.
         """
         return open_files(
             location, self.indexed_format, verify=verify, index=index, keys=keys,
@@ -394,7 +394,7 @@ def index_files(
 
     Raises:
         ConfigError: If the location means nothing.
-        DataError: If a file is not there, damaged, or not of the format.
+        DataError: If a file is missing, damaged, or not of the format.
     """
     text = format_location(location, file_format)
     where = redact_url(text)

@@ -106,7 +106,7 @@ class LocalShard:
 
         Raises:
             CacheFullError: If it must be fetched, and there is no room.
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             DataError: If it cannot be read.
         """
         del index, release
@@ -116,7 +116,7 @@ class LocalShard:
         """Return the bytes of another file below the same folder.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
         """
         return map_shard(self.root / name, location)
 

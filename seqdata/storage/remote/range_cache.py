@@ -66,7 +66,7 @@ def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThr
         thread_pool: Threads.
 
     Raises:
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         RemoteReadError: If one cannot be read.
     """
     byte_ranges = [
@@ -192,7 +192,7 @@ def download_missing(
         gap: Bytes between two ranges are kept, too, if there are at most this many.
 
     Raises:
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         RemoteReadError: If one cannot be read.
         FingerprintMismatch: If one was replaced.
     """

@@ -107,7 +107,7 @@ class RemoteFiles(Protocol):
             location: Its location for errors; None: its name.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             RemoteReadError: If the request fails.
         """
         ...
@@ -116,7 +116,7 @@ class RemoteFiles(Protocol):
         """Return bytes ``start:stop`` of a file.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             RemoteReadError: If they cannot be read, or there are fewer.
         """
         ...
