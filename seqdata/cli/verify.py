@@ -256,8 +256,8 @@ def _copy_damaged(reports_of: Mapping[str, Sequence[AuditReport]], folder: Path)
                 copies[path] = None
     if lost:
         note = (
-            f"note: nothing is saved of {_format_damages(lost)}, since its bytes are unknown or "
-            "its file was not found. Verify such a file alone"
+            f"note: nothing is saved of {_format_damages(lost)}: their bytes are unknown, or their "
+            "file was not found. Verify such a file alone"
         )
         print_lines([note], stderr=True)
     return list(copies)

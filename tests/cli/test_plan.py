@@ -363,7 +363,7 @@ def test_ids_are_printed_letter_by_letter(tmp_path):
 @pytest.mark.parametrize(
     ("option", "name", "text"),
     [("--plot", "plan.pdf", "`--plot` must be a path that ends in .png, but is"),
-     ("--ledger", "left.csv", "`--ledger` must be a path that ends in .jsonl, as what is written")],
+     ("--ledger", "left.csv", "`--ledger` must be a path that ends in .jsonl, the format that is")],
 )  # fmt: skip
 def test_a_file_is_named_as_what_is_written(store, tmp_path, option, name, text):
     path = tmp_path / name

@@ -261,7 +261,7 @@ def test_damaged_bytes_of_a_shard_are_kept_however_it_is_named(shards, tmp_path,
 def test_what_cannot_be_kept_is_said(shards, store, tmp_path):
     location = f"{shards('a')[0]}::{shards('b')[0]}"
     said = run(location, "--keep-bad", tmp_path / "bad", status=1)
-    assert "note: nothing is kept of 2 places, whose bytes are not known or whose file" in said
+    assert "note: nothing is saved of 2 places: their bytes are unknown, or their file" in said
     assert not (tmp_path / "bad").exists()
     (store / "part-00001.arrow").unlink()
     assert "is kept of 1 place, whose" in run(store, "--keep-bad", tmp_path / "bad", status=1)

@@ -363,7 +363,7 @@ def test_a_linked_field_may_come_whole_where_it_is_named(store):
 
 @pytest.mark.parametrize(("whole", "found"), [(("acc",), "'acc'"), (("beat",), "'beat'")])
 def test_only_fields_of_other_axes_come_whole(store, whole, found):
-    with pytest.raises(ConfigError, match=rf"`whole` must name fields of other axes.*{found}"):
+    with pytest.raises(ConfigError, match=rf"`whole` must name fields of axes other.*{found}"):
         Loader(store, Windows(100), whole=whole)
 
 

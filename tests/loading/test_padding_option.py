@@ -44,7 +44,7 @@ def test_of_a_zip_each_part_takes_its_fields():
 
 
 def test_it_is_refused_where_nothing_is_padded_or_two_are_given():
-    with pytest.raises(ConfigError, match="`padding` goes with a collator that pads, but `collat"):
+    with pytest.raises(ConfigError, match="`padding` requires a collator that pads, but `collat"):
         Loader(ROWS, FIXED, padding=1, collator="varlen")
     with pytest.raises(ConfigError, match="`padding` is 1, and `collator` has 2"):
         Loader(ROWS, FIXED, padding=1, collator=Padded(2))

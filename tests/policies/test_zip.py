@@ -77,7 +77,7 @@ def test_without_shuffle_every_part_is_in_its_order():
         ),
         (
             ({"a": Segments(Weighted(Fixed(2)), batches=2)},),
-            r"the weights of part 'a' must stay in an epoch, but those of Segments may change",
+            r"weights of part 'a' must not change within an epoch, but those of Segments may",
         ),
         (({"a": Mix({"b": 1}, Fixed(2))},), r"part 'a' must batch one store, but is a Mix"),
         (({"a": Zip({"b": Fixed(2)})},), r"part 'a' must batch one store, but is a Zip"),

@@ -259,7 +259,7 @@ def test_equal_values_in_two_groups_are_no_reason_to_warn():
     ("options", "reason"),
     [
         ({"order": "t"}, "`order` requires `group`, but is 't' without it"),
-        ({"group": "g", "order": "g"}, "`order` must be another column than `group`"),
+        ({"group": "g", "order": "g"}, "`order` must differ from `group`"),
         ({"group": "g", "order": "when"}, "no column 'when'"),
     ],
 )

@@ -273,7 +273,7 @@ def test_rows_in_no_order_need_one(tmp_path):
         ({}, {"group": "seires"}, "no column 'seires'"),
         ({}, {"group": "series", "order": "tmie"}, "no column 'tmie'"),
         ({}, {**BY, "verify": "always"}, "`verify` must be 'first_read', 'off' or None"),
-        ({}, {"group": "series", "order": "series"}, "`order` must be another column"),
+        ({}, {"group": "series", "order": "series"}, "`order` must differ from `group`"),
         ({}, {"group": "series", "order": "open"}, "column 'open' must hold numbers, dates"),
     ],
 )

@@ -164,7 +164,7 @@ def test_ids_of_two_stores_are_worth_a_warning(tmp_path):
     named, other = look(write(tmp_path, train=train, val=val))
     assert (named["name"], named["state"], named["place"]) == ("same ids", "warn", "train and val")
     assert named["seen"] == "7 ids are in both: 'u0', 'u1', 'u2', ..."
-    assert "give ids that differ" in named["fix"]
+    assert "give different sequences different ids" in named["fix"]
     assert other["seen"] == "none found (contents)"
 
 

@@ -52,7 +52,7 @@ def test_weights_of_a_checkpoint_are_read(code, wrap):
         ("models_of_mine:number", "must be a class, function or module, but is 4"),
         ("models_of_mine:fail", r"but is fail\(\), which raises ValueError: no data here"),
         ("torch.nn:LSTM", r"but is LSTM\(\), which raises TypeError"),
-        ("torch.nn:LSTM(exit())", r"numbers, strings and other literals, but is \(exit\(\)\)"),
+        ("torch.nn:LSTM(exit())", r"of literals, such as numbers and strings, but is \(exit\(\)\)"),
         ("torch.nn:LSTM(2,", "must be 'package.module:Class"),
         ("builtins:dict", "must be a torch.nn.Module, but is a dict"),
         ("none.ckpt", "must be a file that exists, but is 'none.ckpt'"),

@@ -45,7 +45,7 @@ def test_a_footer_that_leads_out_of_the_file_is_an_error(tmp_path):
         bad = raw[:-10] + size.to_bytes(4, "little", signed=True) + raw[-6:]
         with pytest.raises(
             CorruptShardError,
-            match="must be unchanged since it was written, but has a footer that leads out",
+            match="must be unchanged since it was written, but has a footer that extends",
         ):
             check_file(HERE, memoryview(bad))
     for bad in (raw[:-1], raw[:5]):

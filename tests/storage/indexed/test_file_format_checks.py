@@ -146,7 +146,7 @@ def test_values_that_end_after_the_file_say_that_it_is_cut_off():
     with pytest.raises(CorruptShardError) as caught:
         check_extents(make(ends=[4, 13]), 2, 12, "w", PLACE)
     assert str(caught.value) == (
-        'data ("a.rec"), field "x", bytes 4..13: the values of its sequence 1 must end inside of '
+        'data ("a.rec"), field "x", bytes 4..13: the values of its sequence 1 must end inside '
         "the 12 bytes of the file, but end at 13: it is cut off. Restore it; if it is complete, "
         "report it to the author of the format"
     )

@@ -311,7 +311,7 @@ def test_a_file_without_its_neighbour_is_refused(tokens):
 def test_a_neighbour_that_is_lost_later_is_an_error_that_says_what_to_run(tokens):
     open_store(tokens, backend=Tokens())
     tokens.with_name("a.ends").rename(tokens.with_name("b.ends"))
-    text = r'"a\.ends"\): was there when \'a\.tok\' was indexed, but is not\. Restore it, or, if '
+    text = r'"a\.ends"\): existed when \'a\.tok\' was indexed, but is missing\. Restore it, or, '
     with pytest.raises(FingerprintMismatch, match=text):
         open_store(tokens, backend=Tokens())
 
