@@ -136,7 +136,7 @@ def test_a_batch_of_bad_sequences_alone_has_the_dtype_too():
         ({"dtype": "float"}, "`dtype` must be one of .* but is 'float'. Pass its name"),
         (
             {"dtype": "int64"},
-            "`dtype` for all fields must be one of floats, .*dtype={'x': 'int64'}",
+            "`dtype` for all fields must be a dtype of floats, .*dtype={'x': 'int64'}",
         ),
         ({"dtype": {"x": "f4"}}, r"`dtype\['x'\]` must be one of"),
         ({"check_values": 1}, "`check_values` must be True or False, but is 1"),

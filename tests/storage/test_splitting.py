@@ -363,7 +363,10 @@ def test_stratified_folds_keep_copies_together():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda s: split(s, [0.8, 0.2]), r"must be names with fractions, but is \[0.8, 0.2\]"),
+        (
+            lambda s: split(s, [0.8, 0.2]),
+            r"must be a mapping of names to fractions, but is \[0.8, 0.2\]",
+        ),
         (lambda s: split(s, {"a": "0.8", "b": 0.2}), "must be fractions above 0 that add up to 1"),
         (lambda s: split(s, {"a": 1}, by="level", stratify="raw"), "cannot both be given, but are"),
         (lambda s: folds(s, 2, by="level", stratify="raw"), "cannot both be given"),
