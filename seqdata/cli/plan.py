@@ -395,8 +395,8 @@ def _open_data(
     if of_mix:
         flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in of_mix)
         raise ConfigError(
-            f"plan: {flags} requires `--mix`, but there is none. Pass a weight for each "
-            f"store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
+            f"plan: {flags} can only be used with `--mix`, but there is none. Pass a weight for "
+            f"each store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
         )
     rule = limit_lengths(resolve_policy(label, options), of_curriculum)
     store = open_store(join_locations(stores), backend=backend)

@@ -303,8 +303,8 @@ def _guess_unit(store: Store, field: str, axis: str) -> TimeUnit:
             return unit  # type: ignore[return-value]
     raise ConfigError(
         f"split: the unit of timestamps must be known to compare {field!r} with dates, but its "
-        f"first value, {values[0] if values else None}, is between 1980 and 2100 in none. "
-        "Pass unit='s', 'ms', 'us' or 'ns', the unit of the time since 1970"
+        f"first value, {values[0] if values else None}, is a date between 1980 and 2100 in no "
+        "unit. Pass unit='s', 'ms', 'us' or 'ns'"
     )
 
 

@@ -264,7 +264,7 @@ def test_what_cannot_be_kept_is_said(shards, store, tmp_path):
     assert "note: nothing is saved of 2 places: their bytes are unknown, or their file" in said
     assert not (tmp_path / "bad").exists()
     (store / "part-00001.arrow").unlink()
-    assert "is kept of 1 place, whose" in run(store, "--keep-bad", tmp_path / "bad", status=1)
+    assert "is saved of 1 place: their" in run(store, "--keep-bad", tmp_path / "bad", status=1)
 
 
 def test_bytes_of_a_url_are_not_kept_which_is_said_first(store, tmp_path):

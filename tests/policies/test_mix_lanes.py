@@ -246,8 +246,8 @@ BOTH = (
 @pytest.mark.parametrize(
     ("parts", "options", "message"),
     [
-        ({"code": TBPTT(2, 3), "prose": TBPTT(2, 3)}, {"by": "timesteps"}, "without `by='time"),
-        ({"code": 1, "prose": 1}, {"policy": TBPTT(2, 3), "rows": True}, "without `rows=True`"),
+        ({"code": TBPTT(2, 3), "prose": TBPTT(2, 3)}, {"by": "timesteps"}, "`by='timesteps'` can"),
+        ({"code": 1, "prose": 1}, {"policy": TBPTT(2, 3), "rows": True}, "`rows=True` cannot be"),
         ({"code": 1, "prose": 1}, {"policy": TBPTT(1, 3)}, "each of 2 parts must have a lane, but"),
         (
             {"code": TBPTT(2, 3, continuous=True), "prose": TBPTT(2, 3)}, {},

@@ -185,7 +185,7 @@ DEVIATIONS = [
     ({"x": None}, "x", "is None, which cannot be stored; fill it"),
     ({"x": np.ma.masked_array([1, 2], [0, 1])}, "x", "is a masked array, whose mask would be lost"),
     ({"x": torch.ones(1, requires_grad=True)}, "x", "is a Tensor that NumPy cannot convert .*grad"),
-    ({"x": torch.ones(1, dtype=torch.bfloat16)}, "x", "is a Tensor that is not .*BFloat16"),
+    ({"x": torch.ones(1, dtype=torch.bfloat16)}, "x", "is a Tensor that NumPy cannot .*BFloat16"),
     ({"y": 1.5}, "y", "must have dtype int64 as in sequence 0, but has float64. Convert it"),
     ({"y": True}, "y", "must have dtype int64 as in sequence 0, but has bool"),
     ({"y": [1, 2]}, "y", r"must have shape \(\) as in sequence 0, but has \(2,\)"),
