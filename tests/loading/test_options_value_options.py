@@ -148,7 +148,7 @@ def test_options_that_are_invalid_are_refused(options, said):
 
 
 def test_a_field_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match=r"`dtype` names .*w"):
+    with pytest.raises(ConfigError, match=r"`dtype`: no field .*w"):
         list(Loader(ROWS, FEW, dtype={"w": "int8"}))
 
 

@@ -113,7 +113,7 @@ def cut(folder):
         (cut, r"r.vhdr: says that 'r.eeg' has whole samples of 2 channels in INT_16, but it has"),
         (remove("r.eeg"), r"r.vhdr: must have its file of samples 'r.eeg' among .* was renamed"),
         (remove("r.vhdr"), r"r.eeg.*must have its header 'r.vhdr' next to it, but does not"),
-        (remove("r.vmrk"), r"r.vhdr: must have its annotations 'r.vmrk' among the files"),
+        (remove("r.vmrk"), r"r.vhdr: must have its annotations 'r.vmrk' among the opened files"),
         (edit("r.vhdr", "=r.eeg", "=old.eeg"), r"must have its file of samples 'old.eeg'"),
         (edit("r.vhdr", "=r.eeg", "="), r"r.vhdr: must have a DataFile, but has none"),
         (edit("r.vhdr", "Brain", "Train"), r"must begin with 'Brain Vision Data Exchange Header"),
