@@ -133,8 +133,8 @@ def open_store(  # noqa: PLR0913
         if not is_location(location) or is_remote(location):
             kind = "URL" if is_location(location) else type(location).__name__
             raise ConfigError(
-                f"open_store: `split` ({split!r}) goes with the path of a folder, but the data "
-                f"is a {kind}. Leave it out"
+                f"open_store: `split` ({split!r}) is for the path of a folder, but the data is a "
+                f"{kind}. Leave it out"
             )
         location = find_split(location, split)
     if id is None:
@@ -371,7 +371,7 @@ def _refuse_without(option: str, passed: Mapping[str, Any]) -> None:
     for name, value in passed.items():
         if value is not None:
             raise ConfigError(
-                f"split: `{name}` goes with `{option}`, but is {value!r} without it. Pass "
+                f"split: `{name}` requires `{option}`, but is {value!r} without it. Pass "
                 f"`{option}`, or leave it out"
             )
 
@@ -390,7 +390,7 @@ def _open(location: Any, options: dict[str, Any], in_memory: dict[str, Any]) -> 
         return add_clocks(open_groups(location, **table, axes=axes, **chosen), clocks)
     if passed and not locations:
         raise ConfigError(
-            f"open_store: `{passed[0]}` goes with a path or URL, but the data is a "
+            f"open_store: `{passed[0]}` is for a path or URL, but the data is a "
             f"{type(location).__name__}. Leave it out"
         )
     if locations:
@@ -418,8 +418,8 @@ def _refuse_lengths(lengths: Any) -> None:
     """Raise if lengths are passed, which are only for data in memory."""
     if lengths is not None:
         raise ConfigError(
-            "open_store: `lengths` goes with data in memory, but the data is a path. It is for a "
-            "torch Dataset; of what is stored they are known. Leave it out"
+            "open_store: `lengths` is for data in memory, but the data is a path. It is for a "
+            "torch Dataset; the lengths of stored data are known. Leave it out"
         )
 
 
@@ -435,8 +435,8 @@ def _open_with_ids(
         )
     if is_part_list(sequences) or isinstance(sequences, Iterator):
         raise ConfigError(
-            f"write_store: `id` ({id!r}) goes with a store, a path, a list or a table, but the "
-            f"data is a {type(sequences).__name__}. Pass `key`, the field that names them"
+            f"write_store: `id` ({id!r}) is for a store, a path, a list or a table, but the data "
+            f"is a {type(sequences).__name__}. Pass `key`, the field that names them"
         )
     is_opened = is_store(sequences) or is_location(sequences) or are_locations(sequences)
     store = with_ids(resolve_store(sequences, axes=None if is_opened else axes), id)
@@ -463,8 +463,8 @@ def _prepare_input(
         store = resolve_store(data)
         if context := find_longest_context(store):
             raise ConfigError(
-                "write_store: what is written must have no context (`split(..., context=)`), which "
-                f"a store does not tell from other timesteps, but has up to {context} timesteps of "
+                "write_store: the data must have no context (`split(..., context=)`), which a "
+                f"store cannot tell from other timesteps, but has up to {context} timesteps of "
                 "it. Write a part that was split without `context`, or the store before the split"
             )
         carried = find_carried_transform(store)
@@ -489,7 +489,7 @@ def _select_clocks(
         return {"rates": kept} if kept else {}
     warnings.warn(
         f"write_store: {format!r} does not record sampling rates, so those of {', '.join(kept)} "
-        "are dropped. Pass `rates` where it is opened, or write format='arrow'",
+        "are dropped. Pass `rates` when opening it, or write format='arrow'",
         SeqDataWarning,
         stacklevel=3,
     )

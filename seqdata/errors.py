@@ -306,6 +306,19 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
     return f"did you mean {matches[0]!r}?" if matches else ""
 
 
+def describe_unknown_name(kind: str, name: object, names: Iterable[str]) -> str:
+    """Return the text about an unknown name, with the most similar and all known names.
+
+    Examples:
+        >>> describe_unknown_name("field", "lable", ["label", "x"])
+        "no field 'lable'; did you mean 'label'? Choose one of label, x"
+    """
+    known = list(names)
+    hint = did_you_mean(name, known)
+    choice = f"Choose one of {', '.join(known)}" if known else "There is none"
+    return f"no {kind} {name!r}{f'; {hint}' if hint else '.'} {choice}"
+
+
 def _is_in_torch_worker() -> bool:
     """Return whether this is a worker of a torch DataLoader, which passes errors on as text."""
     worker = sys.modules.get("torch.utils.data._utils.worker")

@@ -449,6 +449,6 @@ def _log_call(hook: str, implementations: Iterable[Any], arguments: Mapping[str,
 
 def _log_outcome(outcome: Any, hook: str, _implementations: object, _arguments: object) -> None:
     if outcome.exception is None:
-        _logger.warning("%s gave %r", hook, outcome.get_result())
+        _logger.warning("%s returned %r", hook, outcome.get_result())
     else:
         _logger.warning("%s raised %r", hook, outcome.exception)

@@ -126,7 +126,7 @@ class Link(NamedTuple):
     Attributes:
         up: Numerator of the ratio of the rates.
         down: Its denominator.
-        shift: What the clocks differ by, in parts of a timestep, and the half that rounds.
+        shift: Offset between the clocks, in parts of a timestep, plus the half that rounds.
     """
 
     up: int

@@ -34,7 +34,7 @@ def require_own_init() -> None:
 def warn_of_foreign_files(folder: str) -> None:
     """Warn that files of another project lie in the package's folder."""
     warnings.warn(
-        f"{folder}: must hold {DISTRIBUTION} alone, but files of another project of the name "
+        f"{folder}: must hold {DISTRIBUTION} alone, but files of another project named "
         f"{IMPORT_NAME} are in it; uninstalling that project also removes files of "
         f"{DISTRIBUTION}. Run {REPAIR_HINT}",
         stacklevel=3,

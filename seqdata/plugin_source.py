@@ -97,7 +97,7 @@ class PluginSource:
 
     Attributes:
         level: Level of the hooks that it needs: ``seqdata.hookspecs.SEQDATA_API``.
-        level_name: The level as its metadata has it; None: not there, which is level 1.
+        level_name: The level in its metadata; None: no level, which means level 1.
         plugin: The module or object once it is registered, else None.
         fault: Error for which it cannot be used; None: it can.
     """

@@ -207,8 +207,8 @@ class Policy(Protocol):
 class Collator(Protocol):
     """Lays out the columns of one batch as tensors, each filled once; it reads nothing.
 
-    A collator that pads to another width than that of the longest row sets ``batch.padded_length``
-    to it, since masks follow it. In tests ``batch.validate()`` finds attributes that do not fit.
+    A collator that does not pad to the longest row sets ``batch.padded_length`` to its width, which
+    masks follow. In tests ``batch.validate()`` finds attributes that do not fit.
     """
 
     def __call__(self, columns: Columns, batch: SequenceBatch) -> SequenceBatch:

@@ -117,12 +117,12 @@ def refuse_axes_of_locations(axes: Axes | None) -> None:
     """Raise ConfigError if axes are named for data whose axes are known.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If ``axes`` is given.
     """
     if axes is not None:
         raise ConfigError(
-            "open_store: `axes` goes with data in memory, but the data is a path. Of what is "
-            "stored they are known: leave it out, or pass it to `write_store`"
+            "open_store: `axes` is for data in memory, but the data is a path. The axes of stored "
+            "data are known: leave it out, or pass it to `write_store`"
         )
 
 
@@ -157,8 +157,8 @@ def _resolve_data(
         return as_sequence_store(cast(Store, data))
     if data is None:
         raise ConfigError(
-            "data: must be a path, a store, or sequences, but is None. Pass what holds the "
-            "sequences; a function that loads it may lack its `return`"
+            "data: must be a path, a store, or sequences, but is None. Pass the data; a function "
+            "that loads it may lack its `return`"
         )
     store = MemoryStore.of(data, axes)
     part_names = _match_names(data, names) if isinstance(data, list | tuple) else None
@@ -475,8 +475,8 @@ def group_rows(
         return found.hold(read(found.files, options)), axes
     if not is_table(data):
         raise ConfigError(
-            f"`group` is {group!r}, but the data is a {type(data).__name__}: it goes with a "
-            "pandas, Polars or Arrow table with a row per timestep, or the path of one. Leave it "
+            f"`group` is {group!r}, but the data is a {type(data).__name__}: it is for a pandas, "
+            "Polars or Arrow table with a row per timestep, or the path of one. Leave it "
             "out, or read the table first"
         )
     return iter_groups(to_arrow_table(data), str(group), single, order, missing), axes

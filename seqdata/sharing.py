@@ -363,7 +363,7 @@ class RankPlan:
         return self.steps_from(step, 1).step(0)
 
     def steps_from(self, step: int, max_rows: int) -> Steps:
-        """Return a step and some of the next ones, as far as they are prepared.
+        """Return a step and the next ones that are prepared together with it.
 
         Args:
             step: Index of the first step.

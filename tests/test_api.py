@@ -183,7 +183,7 @@ def test_a_store_may_be_written_on_an_executor(tmp_path):
 
 
 def test_data_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match=r"data: must be a path, .* but is None\. Pass what"):
+    with pytest.raises(ConfigError, match=r"data: must be a path, .* but is None\. Pass the data"):
         open_store(None)
     with pytest.raises(ConfigError, match=r"but holds numbers, the first is 1\. One sequence of"):
         open_store([1, 2])

@@ -247,11 +247,11 @@ def test_lists_of_paths_that_differ_show_both_schemas(tmp_path):
 @pytest.mark.parametrize(
     ("data", "options", "text"),
     [
-        (ROWS, {"verify": "always"}, "`verify` goes with a path or URL, but the data is a list"),
-        ("there", {"lengths": [1]}, "`lengths` goes with data in memory, .* Leave it out"),
+        (ROWS, {"verify": "always"}, "`verify` is for a path or URL, but the data is a list"),
+        ("there", {"lengths": [1]}, "`lengths` is for data in memory, .* Leave it out"),
         ("there", {"group": "y"}, "there': must be a file, a folder or a glob"),
-        ("there", {"axes": {}}, "`axes` goes with data in memory"),
-        (ROWS, {"group": "y"}, "`group` is 'y', but the data is a list: it goes with a pandas"),
+        ("there", {"axes": {}}, "`axes` is for data in memory"),
+        (ROWS, {"group": "y"}, "`group` is 'y', but the data is a list: it is for a pandas"),
         (ROWS, {"lengths": [1]}, "`lengths` are for a Dataset only, but the data is a list"),
     ],
 )

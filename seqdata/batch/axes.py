@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from seqdata.errors import UnknownNameError, did_you_mean
+from seqdata.errors import UnknownNameError, describe_unknown_name
 from seqdata.index import DEFAULT_AXIS
 
 TARGETS = "targets"
@@ -53,10 +53,9 @@ def are_names(value: object) -> bool:
 
 
 def format_unknown_name(name: str, known: Iterable[str], kind: str = "field") -> str:
-    """Return the message for an unknown name, with the most similar name and all known ones."""
-    names = list(known)
-    hint = "pass `shift=1` for it;" if name == TARGETS else did_you_mean(name, names)
-    return f"no {kind} {name!r}; {hint}{' ' if hint else ''}there are: {', '.join(names) or 'none'}"
+    """Return the text about an unknown name, with the most similar and all known names."""
+    text = describe_unknown_name(kind, name, known)
+    return f"{text}. Pass `shift=1` for targets" if name == TARGETS else text
 
 
 class FieldMap(dict[str, Any]):

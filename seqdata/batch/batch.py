@@ -351,7 +351,7 @@ class SequenceBatch:
         value: Tensor | None = getattr(self, name)
         if value is None:
             raise ConfigError(
-                f"batch: `{name}` must be that of a batch with lanes, but is None. Plan with a "
+                f"batch: `{name}` must come from a batch with lanes, but is None. Plan with a "
                 "policy that deals lanes, such as TBPTT."
             )
         moved = self._moved.get(name)

@@ -66,7 +66,7 @@ _GROUPS = {
 @click.option("--devices", type=int, help="Number of GPUs [default: those of this machine].")
 @click.option("--measure", is_flag=True, default=None, help="Run a few timesteps, too.")
 @click.option("--leaks", is_flag=True, help="Only look for sequences in two parts of the data.")
-@click.option("-v", "--verbose", is_flag=True, help="List also what is ok.")
+@click.option("-v", "--verbose", is_flag=True, help="Also list passed checks.")
 @backend_option
 @json_option
 @report_errors
@@ -191,4 +191,4 @@ def _iter_lines(findings: list[DoctorFinding], *, verbose: bool) -> Iterator[str
             yield f"     do: {finding.fix}"
     counts = Counter[str](finding.state for finding in findings)
     total = ", ".join(f"{counts[state]} {state}" for state in _SEVERITY)
-    yield total if verbose or not counts["ok"] else f"{total} (-v lists what is ok)"
+    yield total if verbose or not counts["ok"] else f"{total} (-v lists passed checks)"

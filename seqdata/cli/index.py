@@ -42,9 +42,7 @@ from seqdata.storage.remote.urls import redact_secrets
     "--workers",
     type=click.IntRange(min=0),
     default=None,
-    help=(
-        "Worker processes; 0: threads of this process [default: as many as processors, at most 8]."
-    ),
+    help=("Worker processes; 0: threads of this process [default: one per processor, at most 8]."),
 )
 @json_option
 @report_errors

@@ -104,7 +104,7 @@ def take_curriculum_options(options: dict[str, Any], *, has_mix: bool) -> dict[s
     curriculum_options = {name: options.pop(name) for name in names if name in options}
     if curriculum_options and "curriculum" not in curriculum_options:
         raise ConfigError(
-            "plan: `--segment` must come with `--curriculum`, but there is none. Pass e.g. "
+            "plan: `--segment` requires `--curriculum`, but there is none. Pass e.g. "
             f"--curriculum {_EXAMPLE}."
         )
     if curriculum_options:
@@ -395,8 +395,8 @@ def _open_data(
     if of_mix:
         flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in of_mix)
         raise ConfigError(
-            f"plan: {flags} must come with `--mix`, but there is none. Pass a weight for each "
-            f"store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
+            f"plan: {flags} can only be used with `--mix`, but there is none. Pass a weight for "
+            f"each store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
         )
     rule = limit_lengths(resolve_policy(label, options), of_curriculum)
     store = open_store(join_locations(stores), backend=backend)
@@ -414,7 +414,7 @@ def _open_zip(
     sizes, lead = options.pop("sizes", None), options.pop("lead", None)
     if sizes is None:
         raise ConfigError(
-            "plan: `--lead` must come with `--zip`, but there is none. Pass a size for each store, "
+            "plan: `--lead` requires `--zip`, but there is none. Pass a size for each store, "
             "e.g. --zip 16,64."
         )
     others = {*MIX_OPTIONS, *CURRICULUM_OPTIONS} & options.keys()

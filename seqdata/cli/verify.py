@@ -88,7 +88,7 @@ def verify(
     """
     if shard is not None and len(stores) > 1:
         raise ConfigError(
-            f"verify: `--shard` must come with one store, but {len(stores)} are given. Verify the "
+            f"verify: `--shard` requires a single store, but {len(stores)} are given. Verify the "
             "one that has it."
         )
     if keep is not None:
@@ -236,7 +236,7 @@ def _refuse_urls(stores: Sequence[str]) -> None:
     for part in (part for store in stores for part in split_location(store)):
         if is_remote(part):
             raise ConfigError(
-                f"verify: `--keep-bad` must come with files on this machine, but "
+                f"verify: `--keep-bad` requires files on this machine, but "
                 f"{redact_url(part)!r} is a URL. Copy it to this machine first, or leave the "
                 "option out."
             )
@@ -256,8 +256,8 @@ def _copy_damaged(reports_of: Mapping[str, Sequence[AuditReport]], folder: Path)
                 copies[path] = None
     if lost:
         note = (
-            f"note: nothing is kept of {_format_damages(lost)}, whose bytes are not known or whose "
-            "file is not found. Verify such a file alone"
+            f"note: nothing is saved of {_format_damages(lost)}: their bytes are unknown, or their "
+            "file was not found. Verify such a file alone"
         )
         print_lines([note], stderr=True)
     return list(copies)

@@ -112,8 +112,8 @@ def _iter_worst_lines(
     found = sum(report.stands_out for report in reports)
     note = "the farthest first" if found else "none of them stands out"
     yield (
-        f"{len(table):,} steps from {table.steps[0]} to {table.steps[-1]}; those above what is "
-        f"usual around them, {note}:"
+        f"{len(table):,} steps from {table.steps[0]} to {table.steps[-1]}; those above the losses "
+        f"around them, {note}:"
     )
     has_parts = any(report.suspects[0].part is not None for report in reports)
     titles = ["step", "loss", "usually", "sd", "its loss", "before", "drawn", *_label(has_parts)]

@@ -174,7 +174,7 @@ class Padded:
         if isinstance(value, Mapping):
             for unknown in value.keys() - columns.keys():
                 raise ConfigError(
-                    f"collator 'padded': `padding` names {format_unknown_name(unknown, columns)}"
+                    f"collator 'padded': `padding`: {format_unknown_name(unknown, columns)}"
                 )
             value = value.get(name, 0)
         prepared = dtype, _encode_padding(name, dtype, value)

@@ -93,7 +93,7 @@ def _beat(activity: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.f
 
 
 def _warm(activity: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return the temperature of the skin, which follows within about two minutes."""
+    """Return the skin temperature, °C, which follows the activity within about two minutes."""
     warm = np.repeat(_follow(33.0 + 0.8 * activity.astype(np.float64), 120), RATES["temp"])
     return (warm + rng.normal(0, 0.02, len(warm))).astype(np.float32)
 

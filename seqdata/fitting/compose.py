@@ -31,7 +31,7 @@ def then_transform(
     Args:
         statistics: Fitted statistics; estimators that are not fitted yet are refused when a batch
             is made.
-        transform: A transform of their results; None: none.
+        transform: A transform of their results; None: no transform.
         fields: The fields that are read.
     """
     if not isinstance(statistics, Statistics):

@@ -71,7 +71,7 @@ def refuse_codes(name: str, fitted: Sequence[Any], logical: LogicalType | None) 
     """Raise if strings were fitted, but integers are encoded whose strings are not known.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If the fitted values are strings, and the field has no categories.
     """
     if fitted and isinstance(fitted[0], str) and not isinstance(logical, Categories):
         raise ConfigError(

@@ -128,7 +128,7 @@ def _check_arguments(store: Store, fields: Any, num_workers: Any) -> None:
     if carried is not None:
         raise ConfigError(
             f"fit: the view must not carry a transform, but carries "
-            f"{qualified_name(carried.transform)}. Statistics are of what is stored; a transform's "
+            f"{qualified_name(carried.transform)}. Statistics describe stored data; a transform's "
             "results are made with each batch, and may be random. Fit on the view before "
             "`measure_lengths`, or write the results as a store and fit on that."
         )

@@ -188,7 +188,7 @@ class FittedLabels:
         if bad.any():
             raise ConfigError(
                 must_be(
-                    f"statistics: numbers of {self.name!r}",
+                    f"statistics: a class index of {self.name!r}",
                     f"in [0, {len(self.classes)})",
                     f"{numbers[bad].reshape(-1)[0]}",
                     "Pass the argmax over classes, without padding",
@@ -210,9 +210,9 @@ class FittedLabels:
         if self._is_ambiguous and (numbers == self._unknown).any():
             raise ConfigError(
                 must_be(
-                    f"statistics: the number of unknown labels of {self.name!r}",
-                    "another than those of classes, so that groups are known again",
-                    f"{self._unknown}, that of {self.classes[self._unknown or 0]!r}",
+                    f"statistics: the index of unknown labels of {self.name!r}",
+                    "different from those of classes, to decode groups",
+                    f"{self._unknown}, that of class {self.classes[self._unknown or 0]!r}",
                     f"Fit {self.name!r} with Labels(unknown=-100)",
                 )
             )
@@ -233,6 +233,9 @@ def _to_numbers(values: Any) -> NDArray[np.int64]:
     array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.dtype.kind not in "iub" and array.size:
         raise ConfigError(
-            must_be("statistics: numbers", "integers", f"{array.dtype}", "Pass logits.argmax(-1)")
-        )
+            must_be(
+                "statistics: the dtype of class indices", "an integer type", f"{array.dtype}",
+                "Pass logits.argmax(-1)",
+            )
+        )  # fmt: skip
     return array.astype(np.int64)

@@ -153,13 +153,10 @@ class MomentsAccumulator:
         if is_coarse.any():
             at = int(np.flatnonzero(is_coarse.reshape(-1))[0])
             raise DataError.at(
-                must_be(
-                    f"fit: integers of field {self._name!r}",
-                    "such that float64 tells them apart",
-                    f"around {mean.reshape(-1)[at]:.17g} with a standard deviation of "
-                    f"{std.reshape(-1)[at]:.3g}",
-                    "Subtract a constant from them, such as the smallest, or leave the field out",
-                ),
+                f"fit: field {self._name!r} must have integers that float64 can distinguish, but "
+                f"has a mean of {mean.reshape(-1)[at]:.17g} and a standard deviation of "
+                f"{std.reshape(-1)[at]:.3g}. Subtract a constant from them, such as the smallest, "
+                "or leave the field out.",
                 field=self._name,
             )
 

@@ -174,13 +174,10 @@ class DigitsAccumulator:
         is_coarse = (spread > 0) & (steps > spread * COARSE)
         if is_coarse.any():
             raise DataError.at(
-                must_be(
-                    f"fit: integers of field {self._name!r} of Quantiles",
-                    "such that float32 tells them apart",
-                    f"up to {largest[is_coarse].reshape(-1)[0]:.17g} with quantiles only "
-                    f"{spread[is_coarse].reshape(-1)[0]:.3g} apart",
-                    "Subtract a constant from them, such as the smallest, or store them as float64",
-                ),
+                f"fit: field {self._name!r} of Quantiles must have integers that float32 can "
+                f"distinguish, but has values up to {largest[is_coarse].reshape(-1)[0]:.17g} and "
+                f"quantiles only {spread[is_coarse].reshape(-1)[0]:.3g} apart. Subtract a constant "
+                "from them, such as the smallest, or store them as float64.",
                 field=self._name,
             )
 

@@ -189,8 +189,8 @@ class FittedVocabulary:
         if array.size and not 0 <= int(array.min()) <= int(array.max()) < self.size:
             raise ConfigError(
                 must_be(
-                    f"statistics: ids of {self.name!r}",
-                    f"in [0, {self.size})",
+                    f"statistics: the range of ids of {self.name!r}",
+                    f"within [0, {self.size})",
                     f"{array.min()} to {array.max()}",
                 )
             )

@@ -22,7 +22,7 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerSta
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, ResumeError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
 from seqdata.sharing import World
 
 Tracker = dict[str, int]
@@ -106,7 +106,7 @@ def is_trained_from(trainer: Trainer, iterator: object) -> bool:
 
 
 def attach(trainer: Trainer | None, callback: Callback, *, first: bool = False) -> None:
-    """Add ``callback`` to the Trainer, unless it is there: after all others, or before them."""
+    """Add ``callback`` to the Trainer, unless it has it: after all others, or before them."""
     if trainer is not None and callback not in get_callbacks(trainer):
         get_callbacks(trainer).insert(0 if first else len(get_callbacks(trainer)), callback)
 
@@ -136,8 +136,7 @@ def find_callback(trainer: Trainer | None, callback_type: type[Any]) -> Any:
     if len(found) > 1:
         name = type(found[0]).__name__
         raise ConfigError(
-            must_be(f"{name}: the callbacks of a Trainer", f"one {name}", f"{len(found)}")
-            + ". Leave the others out."
+            f"{name}: a Trainer must have one {name}, but has {len(found)}. Leave the others out."
         )
     return found[0] if found else None
 

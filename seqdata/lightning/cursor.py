@@ -293,8 +293,8 @@ def adopt_checkpoint(checkpoint: dict[str, Any], name: str, on_changed: OnChange
     if on_changed != "next_epoch":
         raise ResumeError(
             f"resume: the checkpoint was saved in the middle of an epoch, after {steps} steps, by "
-            "a run without a SequenceDataModule (it has no state of one), so the data that is left "
-            "of the epoch is unknown. Pass on_changed='next_epoch' to leave that epoch and begin "
+            "a run without a SequenceDataModule (it has no state of one), so the remaining data of "
+            "the epoch is unknown. Pass on_changed='next_epoch' to leave that epoch and begin "
             "another one with weights, optimizers and counters of the checkpoint, or resume from a "
             "checkpoint of an epoch's end"
         )
@@ -315,7 +315,7 @@ def repair_counters(
         Work that the fit still had to do when it was saved.
 
     Raises:
-        ResumeError: If they belong to another position than the data.
+        ResumeError: If their position differs from that of the data.
     """
     processed = states.batches["current"]["processed"]
     has_ended = resume_point.saved_step == 0 and states.batches["is_last_batch"]

@@ -413,8 +413,8 @@ def make_run_context(
     """Return the context for the engines of a DataModule.
 
     Args:
-        trainer: Of the DataModule.
-        options: Of the DataModule.
+        trainer: Trainer of the DataModule.
+        options: Options of the DataModule.
         folder: Folder of the run, in which unreadable data is reported.
     """
     segment_batches, feedback = None, adapter.find_callback(trainer, SupportsFeedback)

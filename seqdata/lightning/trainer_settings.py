@@ -93,8 +93,8 @@ def warn_of_other_data(step: int) -> None:
     """Warn that data begins at epoch 0 for a Trainer that is at a later step."""
     _warn(
         f"datamodule: the Trainer is at step {step}, but its data begins at epoch 0: data, seed, "
-        "ranks or Trainer are not those of the last fit. Pass `ckpt_path` to resume, or another "
-        "SequenceDataModule"
+        "ranks or Trainer differ from those of the last fit. Pass `ckpt_path` to resume, or "
+        "another SequenceDataModule"
     )
 
 

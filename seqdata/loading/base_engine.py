@@ -100,7 +100,8 @@ class EpochBatches(Iterator[Any]):
             raise ConfigError(
                 must_be(
                     "loader: an iterator", "asked for one batch at a time",
-                    "asked while it makes one", "Call next() in one thread, or under a lock",
+                    "asked while it is making one",
+                    "Call next() in one thread or under a lock, and never in a transform",
                 )
             )  # fmt: skip
         asked_at = time.perf_counter()
@@ -357,7 +358,7 @@ class BaseEngine(ABC):
             return ""
         return (
             f"`transform` was {saved_label}, but is now {self.transform_label}: the next batches "
-            "are made by other code than those before. Pass the transform that the run began "
+            "are made by different code. Pass the transform that the run began "
             "with, unless this is intended"
         )
 
@@ -401,8 +402,8 @@ class BaseEngine(ABC):
         if len(self.index) > MAX_BLOCK_ITEMS:
             advice = f"pass shuffle='blocks' to the policy (blocks of neighbours), {advice}"
         warnings.warn(
-            f"loader: with shuffle=True each batch is of sequences of all shards, but the cache is "
-            f"smaller than the data: an epoch fetches it about {factor:.0f} times. To fetch less, "
+            "loader: shuffle=True draws each batch from all shards, but the cache is smaller than "
+            f"the data: an epoch fetches the data about {factor:.0f} times. To fetch less, "
             f"{advice}, or write the data in a random order (`write_store(..., shuffle=seed)`) and "
             "pass shuffle='blocks'.",
             SeqDataWarning,

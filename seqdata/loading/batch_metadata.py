@@ -71,7 +71,7 @@ class StepPreparer:
     epoch: int
 
     def prepare_from(self, share: RankPlan, first: int) -> StepRun:
-        """Return a step and some of the next ones, as far as they are prepared together."""
+        """Return a step and the next ones that are prepared together with it."""
         return self._prepare_run(share.steps_from(first, _MAX_ROWS))
 
     def prepare(self, step: Step) -> PreparedStep:

@@ -324,7 +324,7 @@ class EpochEngine(BaseEngine):
         if padding is not None:
             if not isinstance(collator, SupportsPadding):
                 raise ConfigError(
-                    f"loader: `padding` goes with a collator that pads, but `collator` is "
+                    f"loader: `padding` requires a collator that pads, but `collator` is "
                     f"{collator!r:.100}. Leave one of them out"
                 )
             collator = collator.with_padding(padding)
@@ -407,8 +407,8 @@ def _resolve_seconds(policy: Policy, store: Store, options: EngineOptions) -> Po
         return resolved
     raise ConfigError(
         f"loader: the transform {qualified_name(transform)} must keep lengths with a policy in "
-        "`seconds`, since the sampling rate is that of the stored timesteps, but changes them. Say "
-        "the size in timesteps of its results"
+        "`seconds`, since the sampling rate is that of the stored timesteps, but changes them. "
+        "Give the size in timesteps of its results"
     )
 
 
@@ -567,7 +567,7 @@ def _check_names(parts: Mapping[str, Store], options: EngineOptions) -> None:
     names = {field: None for part in parts.values() for field in part.fields}
     for field in options.fields or ():
         if field not in names:
-            raise ConfigError(f"loader: `fields` names {format_unknown_name(field, tuple(names))}")
+            raise ConfigError(f"loader: `fields`: {format_unknown_name(field, tuple(names))}")
     for name, part in parts.items():
         if options.fields is not None and not set(options.fields) & set(part.fields):
             raise ConfigError(

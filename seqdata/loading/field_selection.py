@@ -96,9 +96,10 @@ def link_fields(reader: FieldReader, policy: Policy, whole: Sequence[str] | None
     for name in whole or ():
         if name not in axis_of or axis_of[name] in (None, axis):
             known = [each for each, own in axis_of.items() if own not in (None, axis)]
+            choice = f"Choose one of {', '.join(known)}" if known else "Leave it out"
             raise ConfigError(
-                f"loader: `whole` must name fields of other axes than {axis!r}, but names "
-                f"{format_unknown_name(name, known)}"
+                f"loader: `whole` must name fields of axes other than {axis!r}, but names "
+                f"{name!r}. {choice}."
             )
     linked = {} if reader.has_changed_lengths else get_linked_axes(reader.store)
     apart: dict[str, list[str]] = {}
@@ -241,7 +242,7 @@ def _make_plain_reader(
     field_names, transform = _choose_fields(store, axis, options, output), options.transform
     for name in field_names:
         if name not in store.fields:
-            raise ConfigError(f"loader: `fields` names {format_unknown_name(name, store.fields)}")
+            raise ConfigError(f"loader: `fields`: {format_unknown_name(name, store.fields)}")
     axis_of = {name: store.fields[name].axis for name in field_names}
     if transform is not None:
         check_transform(transform)
@@ -286,7 +287,7 @@ def _resolve_shift(
     ragged = [name for name in field_names if store.fields[name].axis == axis]
     name, timesteps = _parse_shift(shift)
     if name is not None and name not in ragged:
-        raise ConfigError(f"loader: `shift` names {format_unknown_name(name, tuple(ragged))}")
+        raise ConfigError(f"loader: `shift`: {format_unknown_name(name, tuple(ragged))}")
     if name is None and timesteps and len(ragged) != 1:
         raise ConfigError(
             f"loader: `shift` without a field name must have one field on axis {axis!r}, but there "

@@ -527,7 +527,7 @@ def _notify_plugins(plan: Plan) -> None:
 
 
 class EpochEnd:
-    """Attributes that Accelerate reads of the loader that is iterated over.
+    """Attributes that Accelerate reads from the loader in use.
 
     Args:
         progress: Progress of the epoch.

@@ -33,7 +33,7 @@ class RunStart:
 
     Attributes:
         run_position: Position at which the run continues.
-        is_changed: Whether it continues over another plan than that of the state.
+        is_changed: Whether the plan differs from that of the state.
         positions: Positions of parts that replace those of the state; None: none are replaced.
         reason: Description of the changes and of omitted batches, for a warning.
         warning: Warning about uneven steps from here on; else empty.
@@ -129,7 +129,7 @@ def check_next_segment(engine: BaseEngine, owner: str) -> None:
     raise ConfigError(
         must_be(
             f"{owner}: `batching` with `on_changed='next_segment'`",
-            "segments of a mixture of batches, of which one may begin with other parts",
+            "segments of a mixture of batches, so that one can begin with other parts",
             f"{engine.policy!r:.200}",
             "Write Segments(Mix({...}, ...), batches=...), or pass on_changed='next_epoch'",
         )
@@ -271,7 +271,7 @@ def _replace_parts(
     rest = f"Batches {position} to {end - 1} of epoch {epoch} are dropped"
     texts = [
         f"{saved.owner}: the mixture has changed: {changes}.",
-        f"{rest} ({end - position}): what parts would have drawn in them comes later."
+        f"{rest} ({end - position}): parts draw the sequences of these batches later."
         if end > position
         else "No batch is dropped.",
         f"The rest of {' and of '.join(restarted)} is dropped." if restarted else "",

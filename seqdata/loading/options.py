@@ -60,7 +60,7 @@ class ValueOptions:
                 )
         if isinstance(self.dtype, str) and np.dtype(self.dtype).kind != "f":
             raise ConfigError(
-                f"loader: `dtype` for all fields must be one of floats, but is {self.dtype!r}. "
+                f"loader: `dtype` for all fields must be a dtype of floats, but is {self.dtype!r}. "
                 f"Name the fields: dtype={{'x': {self.dtype!r}}}."
             )
         check_flags("loader", check_values=self.check)
@@ -119,7 +119,7 @@ class ValueOptions:
             if name in columns:
                 continue
             if name != TARGETS or not axes.shift:
-                raise ConfigError(f"loader: `dtype` names {format_unknown_name(name, columns)}")
+                raise ConfigError(f"loader: `dtype`: {format_unknown_name(name, columns)}")
             shifted = next(iter(axes.shift))  # one column has both
             found = self.resolve_dtype(shifted, columns[shifted].dtype).name
             if found != dtype:

@@ -218,7 +218,7 @@ class BatchPipeline:
         if batch.horizon and batch.padded_length != width:
             raise ConfigError(
                 f"collator: `padded_length` of windows with a horizon must stay {width}, since the "
-                f"horizon follows it, but is {batch.padded_length}. Pad what the model is given, "
+                f"horizon follows it, but is {batch.padded_length}. Pad the input of the model, "
                 "not the batch."
             )
         return batch

@@ -61,7 +61,7 @@ class RankComparison:
         self._is_done = world.size == 1
 
     def check(self, describe: Callable[[], RankValues]) -> None:
-        """Compare the values of this rank with those of the others, if they are there in time.
+        """Compare the values of this rank with those of the others, if they arrive in time.
 
         If they are not, the next call looks for them again.
 
@@ -82,8 +82,8 @@ class RankComparison:
         while not store.check(self._keys):
             if time.monotonic() >= wait_until:
                 _logger.warning(
-                    "loader: the other ranks have not begun to iterate, so that what they were "
-                    "given is compared when this Loader begins its next epoch"
+                    "loader: the other ranks have not begun to iterate, so their arguments are "
+                    "compared when this Loader begins its next epoch"
                 )
                 return
             time.sleep(_INTERVAL)

@@ -83,8 +83,8 @@ class FixedSizeCutter:
     def count_batches(self, blocks: Blocks) -> list[BlockCost]:
         """Return the number of batches of each block, and the cost of its most expensive one.
 
-        The longest item is in the most expensive batch, if that is full: the costs of other blocks
-        are 0, or if it is not, upper bounds.
+        The cost of the block with the longest item is exact. If this item's batch is full, no batch
+        costs more, and the other costs are 0; otherwise they are upper bounds.
         """
         items, sizes = blocks.items, [block.stop - block.first for block in blocks]
         costs = [0] * len(sizes)

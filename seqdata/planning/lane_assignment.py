@@ -2,7 +2,7 @@
 
 The number of sequences of each size in a lane follows from the histogram of sizes alone: longest
 first into the lane with the least load (LPT: R. L. Graham, "Bounds on multiprocessing timing
-anomalies", 1969). An epoch draws the sequences of each size, swaps the tails of lanes behind
+anomalies", 1969). An epoch draws the sequences of each size, swaps the tails of lanes after
 positions of similar time, and shuffles the order within each lane and the lanes.
 """
 
@@ -145,7 +145,7 @@ def make_queues(
 def _swap_tails(
     queues: LaneQueues, sizes: NDArray[np.int64], draw: Draw, turn: int, limits: SwapLimits
 ) -> LaneQueues:
-    """Swap the tails behind positions of similar time between random pairs of lanes."""
+    """Swap the tails after positions of similar time between random pairs of lanes."""
     lanes = len(queues.offsets) - 1
     pairs = draw.permutation(Purpose.PAIRS, lanes, turn).tolist()
     words = draw.raw(Purpose.CUTS, lanes, turn).tolist()
@@ -183,7 +183,7 @@ def _find_swap(
     word: int,
     limits: SwapLimits,
 ) -> tuple[int, int] | None:
-    """Return positions in two lanes behind which tails may be swapped; None: there are none."""
+    """Return positions in two lanes after which tails may be swapped; None: there are none."""
     low, high = int(lane_offsets[first_lane]), int(lane_offsets[first_lane + 1])
     base = int(lane_offsets[second_lane])
     first_times, second_times = (

@@ -231,8 +231,8 @@ class PartWeights:
             values = np.zeros(0, dtype=_DTYPE)
         if len(values) != count or not np.isfinite(values).all() or values.min() < 0:
             raise ConfigError(
-                must_be("policy 'mix': saved weights", f"{count} numbers", f"{text!r:.60}")
-                + ". They are damaged."
+                f"policy 'mix': saved weights must be {count} numbers, but are {text!r:.60}. They "
+                "are damaged."
             )
         return cls(tuple(values.tolist()))
 

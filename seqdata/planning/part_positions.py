@@ -70,8 +70,8 @@ class PartPositions:
         values = [PartPosition(int(own[1]), int(own[2])) for own in found if own]
         if len(values) != len(found) or len(values) != count:
             raise ConfigError(
-                must_be("policy 'mix': saved positions", f"those of {count} parts", f"{text!r:.60}")
-                + ". They are damaged."
+                f"policy 'mix': saved positions must be those of {count} parts, but are "
+                f"{text!r:.60}. They are damaged."
             )
         return cls(tuple(values))
 

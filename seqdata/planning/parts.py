@@ -170,8 +170,8 @@ def check_part_policy(rule: str, name: str, policy: Any, advice: str) -> None:
         )
     if as_policy(policy).varies:
         raise ConfigError(
-            f"policy {rule!r}: the epochs of part {name!r} must have equally many batches, but "
-            f"those of {type(policy).__name__} vary. {advice}"
+            f"policy {rule!r}: the epochs of part {name!r} must all have the same number of "
+            f"batches, but those of {type(policy).__name__} vary. {advice}"
         )
 
 
@@ -195,8 +195,8 @@ def check_lane_policies(policies: Mapping[str, Policy]) -> None:
             )
         if as_policy(policy).varies:
             raise ConfigError(
-                f"policy 'mix': the epochs of part {name!r} must have equally many steps, but "
-                f"those of {type(policy).__name__} vary. Pass an integer as `chunk`."
+                f"policy 'mix': the epochs of part {name!r} must all have the same number of "
+                f"steps, but those of {type(policy).__name__} vary. Pass an integer as `chunk`."
             )
     kinds = {name: _describe_lanes(policy) for name, policy in policies.items()}
     if len(set(kinds.values())) > 1:

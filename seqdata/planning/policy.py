@@ -101,7 +101,7 @@ class BasePolicy(ABC):
 
     @property
     def items_per_sequence(self) -> int | None:
-        """Number of items of each sequence that is not left out, if batches are cut by number.
+        """Number of items of each planned sequence, if batches have a fixed number of items.
 
         None if it differs, or the number of batches depends on lengths.
         """

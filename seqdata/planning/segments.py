@@ -134,9 +134,9 @@ class WeightHistory:
         if (epoch, first) < self._known_from and self.origin is not None:
             raise PlanError(
                 f"segments: a segment must not begin before batch {self._known_from[1]} of epoch "
-                f"{self._known_from[0]}, where other parts of the mixture have begun, but is that "
-                f"of batch {first} of epoch {epoch}, whose data may be gone. Use the data and the "
-                "policy, or the run file, of the run before."
+                f"{self._known_from[0]}, where other parts of the mixture have begun, but begins "
+                f"at batch {first} of epoch {epoch}, whose data may be gone. Use the data and the "
+                "policy of the earlier run, or its run file."
             )
         if (epoch, first) < self._known_from:
             raise PlanError(

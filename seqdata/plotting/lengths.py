@@ -52,10 +52,10 @@ def chart_lengths(
     Args:
         lengths: Integers (n,), or whatever returns them for a slice.
         axis: Name of their axis; None: they are rows of a plan.
-        items: Plural of what has the lengths.
+        items: Plural name of the items that have the lengths.
         skip_empty: Whether those of length 0 are dropped, such as idle rows.
         name: Name of the data, before the title.
-        note: Note behind the title.
+        note: Note after the title.
     """
     total, counted = len(lengths), 0
     low, high, timesteps = np.iinfo(np.int64).max, 0, 0

@@ -54,11 +54,9 @@ def chart_plan(
     if own_kind == "lanes":
         if not plan.lanes:
             raise ConfigError(
-                must_be(
-                    "plan: `kind`", "another than 'lanes' for a plan without lanes", "'lanes'",
-                    "Draw 'batches', or plan with TBPTT",
-                )
-            )  # fmt: skip
+                "plan: `kind` must not be 'lanes' for a plan without lanes. Draw 'batches', or "
+                "plan with TBPTT."
+            )
         return chart_lanes(
             plan.batch, steps=len(plan), lanes=plan.lanes, overlap=plan.overlap, carry=plan.carry,
             position=position, name=label,
@@ -67,11 +65,9 @@ def chart_plan(
         labels = plan.label_parts(range(len(plan)))
         if labels is None or any(found.part is None for found in labels[:1]):
             raise ConfigError(
-                must_be(
-                    "plan: `kind`", "another than 'parts' for a plan of one store", "'parts'",
-                    "Draw 'batches', or plan with Mix",
-                )
-            )  # fmt: skip
+                "plan: `kind` must not be 'parts' for a plan of one store. Draw 'batches', or plan "
+                "with Mix."
+            )
         return chart_parts(labels)
     raise ConfigError(must_be("plan: `kind`", f"one of {', '.join(map(repr, KINDS))}", repr(kind)))
 

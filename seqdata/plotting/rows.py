@@ -35,13 +35,13 @@ def chart_rows(
     """Return the timesteps of a batch: which are real, which are scored, which are padding.
 
     A padded batch is a grid; a packed one has its rows in the order in which they are packed, a
-    jagged one its rows without padding, and a flat one all rows behind each other.
+    jagged one its rows without padding, and a flat one all rows after each other.
 
     Args:
         lengths: int64 (r,), real timesteps of each row.
         weights: float64 (r,), weight of each row.
         width: Timesteps of a padded row, without a horizon.
-        burn_in: int64 (r,), timesteps at the head of each row that are not scored; None: none.
+        burn_in: int64 (r,), timesteps at the head of each row that are not scored; None: all are.
         segments: int64 (n, 4), row, id, start, stop of spans; None: a row is one span.
         horizon: Timesteps of the future of a window.
         layout: ``padded``, ``packed``, ``jagged`` or ``varlen``.
@@ -108,7 +108,7 @@ class _RowBuilder:
 
     Args:
         weights: float64 (r,), weight of each row.
-        burn_in: int64 (r,), context of each row; None: none.
+        burn_in: int64 (r,), context of each row; None: no context.
         end: End of padded rows; None: rows are not padded.
         horizon: Timesteps of the future.
         alternates: Whether spans are told apart by colour.

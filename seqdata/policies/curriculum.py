@@ -317,9 +317,9 @@ class Curriculum(WrapperPolicy):
         policy = self.policy
         if as_policy(policy).varies:
             raise ConfigError(
-                "policy 'curriculum': with `segment` or `batches`, every epoch of `policy` must "
-                f"have equally many batches, but those of {type(policy).__name__} vary. Pass e.g. "
-                "TokenBudget(16384), or Weighted(Bucketed(64))."
+                "policy 'curriculum': with `segment` or `batches`, the epochs of `policy` must all "
+                f"have the same number of batches, but those of {type(policy).__name__} vary. Pass "
+                "e.g. TokenBudget(16384), or Weighted(Bucketed(64))."
             )
 
     def _plan_stages(self, index: SequenceIndex, seed: int, epoch: int) -> Plan:

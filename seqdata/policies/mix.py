@@ -298,8 +298,8 @@ class Mix(BasePolicy):
     def _refuse_segments(self) -> None:
         if self.lanes:
             raise ConfigError(
-                "policy 'mix': weights of a mixture of lanes must stay, since each lane belongs to "
-                "one part, but segments change them. Leave `Segments` out."
+                "policy 'mix': weights of a mixture of lanes must not change, since each lane "
+                "belongs to one part, but segments change them. Leave `Segments` out."
             )
 
     @property
@@ -399,8 +399,8 @@ class Mix(BasePolicy):
         if self.rows or self.by is not None:
             found = "rows=True" if self.rows else f"by={self.by!r}"
             raise ConfigError(
-                f"policy 'mix': lanes are given to parts by weight, which goes without `{found}`. "
-                "Leave it out."
+                f"policy 'mix': `{found}` cannot be used with lanes, which are dealt to parts by "
+                "weight. Leave it out."
             )
         drawn = [name for name, part in self.parts.items() if cast(Part, part).weight]
         check_lane_policies({name: self._get_policy(name) for name in drawn})

@@ -154,6 +154,6 @@ def _check_epochs(policy: Policy) -> None:
     if as_policy(varying).inner_policy is not None:
         advice += f", or leave the segments out and write {name}(Weighted(...), ...)"
     raise ConfigError(
-        "policy 'segments': the epochs of what is weighted must have equally many batches, but "
-        f"those of {name} vary. {advice}."
+        "policy 'segments': the epochs of the weighted policy must all have the same number of "
+        f"batches, but those of {name} vary. {advice}."
     )

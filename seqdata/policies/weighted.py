@@ -417,7 +417,7 @@ def _check_inner(policy: Any) -> None:
     if has_draws(policy):
         raise ConfigError(
             "policy 'weighted': `policy` must plan each sequence once, but draws by weight itself. "
-            "Multiply the weights, and pass the policy within."
+            "Multiply the weights, and pass the inner policy."
         )
 
 

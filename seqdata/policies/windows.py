@@ -120,7 +120,7 @@ class Windows(BlockPolicy):
         if is_fraction and (self.random or self.anchor == "end"):
             found = "random=True" if self.random else "anchor='end'"
             raise ConfigError(
-                f"policy 'windows': `{found}` goes with a `stride` of timesteps, but it is in "
+                f"policy 'windows': `{found}` requires a `stride` in timesteps, but it is in "
                 "seconds, or a fraction. Pass an integer"
             )
         if self.per_sequence != 1 and (not self.random or self.stride is not None):
@@ -152,8 +152,8 @@ class Windows(BlockPolicy):
         is_range = isinstance(self.size, tuple)
         if self.min_size is not None and is_range:
             raise ConfigError(
-                f"policy 'windows': `min_size` goes with one `size`, but `size` is {self.size}, "
-                "which says the least itself. Leave it out"
+                "policy 'windows': `min_size` requires a single `size`, but `size` is "
+                f"{self.size}, which has its own minimum. Leave it out"
             )
         if self.min_size is not None and isinstance(self.size, int) and self.min_size > self.size:
             most = f"at most `size`, {self.size}"
@@ -161,8 +161,8 @@ class Windows(BlockPolicy):
         if self.aligned and (self.random or is_range or self.min_size is not None):
             found = "random=True" if self.random else "several sizes of windows"
             raise ConfigError(
-                f"policy 'windows': `aligned` goes with windows of one size on a grid, but there "
-                f"is {found}. Leave one of them out"
+                "policy 'windows': `aligned` requires windows of one size on a grid, but is given "
+                f"with {found}. Leave one of them out"
             )
 
     def _check_seconds(self) -> None:

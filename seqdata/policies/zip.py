@@ -231,8 +231,8 @@ class Zip(BasePolicy):
             check_part_policy("zip", name, policy, "Pass one whose batches are as many, always.")
             if as_policy(policy).changes_weights:
                 raise ConfigError(
-                    f"policy 'zip': the weights of part {name!r} must stay in an epoch, but those "
-                    f"of {type(policy).__name__} may change. Pass the policy within."
+                    f"policy 'zip': the weights of part {name!r} must not change within an epoch, "
+                    f"but those of {type(policy).__name__} may change. Pass the inner policy."
                 )
             if as_policy(policy).policies:
                 raise ConfigError(

@@ -31,12 +31,12 @@ LIBRARY_BY_SUFFIX: Mapping[str, str] = {
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".he5"), "h5py.File"),
     **dict.fromkeys((".nc", ".nc4", ".cdf", ".grib", ".grb", ".zarr"), "xarray.open_dataset"),
     **dict.fromkeys((".xls", ".xlsx", ".ods"), "pandas.read_excel"),
-    **dict.fromkeys((".zip", ".7z", ".rar"), "what unpacks it"),
+    **dict.fromkeys((".zip", ".7z", ".rar"), "a program that unpacks it"),
     ".gz": "gzip.open",
     ".bz2": "bz2.open",
     ".xz": "lzma.open",
     ".zst": "pyarrow.CompressedInputStream",
-    **dict.fromkeys((".lz4", ".z"), "what decompresses it"),
+    **dict.fromkeys((".lz4", ".z"), "a program that decompresses it"),
     **dict.fromkeys((".tgz",), "tarfile.open, or decompress it to .tar"),
     **dict.fromkeys((".pkl", ".pickle", ".joblib"), "pickle, if you trust its author"),
     **dict.fromkeys((".pt", ".pth", ".ckpt"), _TORCH),
@@ -56,11 +56,12 @@ LIBRARY_BY_SUFFIX: Mapping[str, str] = {
     ".arrow": "pyarrow.ipc.open_file",
     ".feather": "pyarrow.feather.read_table",
     ".parquet": "pyarrow.parquet.read_table",
-    ".idx": "what wrote it (Megatron's, fairseq's: name the .bin file; plugin seqdata-tokens)",
+    ".idx": "the library that wrote it (Megatron's, fairseq's: name the .bin file; plugin "
+    "seqdata-tokens)",
     ".tsv": "pandas.read_csv(..., sep='\\t')",
     ".json": "json.load (a file with one object per line ends in .jsonl)",
 }
-"""Suffix -> what reads such files, whose bytes are those of a container."""
+"""Suffix -> library or program that reads such container files."""
 
 _NPY_MAGIC = b"\x93NUMPY"
 _OTHER_NUMPY = (b"\x80", b"PK")  # of pickled objects and of archives
@@ -106,7 +107,7 @@ def refuse_binary(files: Iterable[SourceFile]) -> None:
     The first file of each suffix is checked.
 
     Raises:
-        ConfigError: If one has; it names what reads it.
+        ConfigError: If a file has; the message names a library that reads it.
     """
     first: dict[str, SourceFile] = {}
     for file in files:

@@ -118,7 +118,7 @@ def iter_groups(
         left_out = f" and {ID_FIELD!r}" if ID_FIELD in others else ""
         raise ConfigError(
             f"table: no column but {group!r}{left_out} has a value per timestep (numbers, dates, "
-            "or strings that change within a group), so that a group has no timesteps"
+            "or strings that change within a group), so a group has no timesteps"
         )
     single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
     for name, values in single.items():
@@ -149,7 +149,7 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
 
     if group == order:
         raise ConfigError(
-            f"table: `order` must be another column than `group`, but both are {group!r}. Name the "
+            f"table: `order` must differ from `group`, but both are {group!r}. Name the "
             "column of the time, or of the number of a row in its group"
         )
     column = combine_column(table, group)
@@ -234,11 +234,11 @@ def refuse_order_alone(order: str | None, group: str | None) -> None:
     """Raise if an order of rows is given, but no column that groups them.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If ``order`` is given without ``group``.
     """
     if order is not None and group is None:
         raise ConfigError(
-            f"table: `order` must go with `group`, but is {order!r} alone: it sorts the rows of "
+            f"table: `order` requires `group`, but is {order!r} without it: it sorts the rows of "
             "each group. Pass `group`, the column whose equal values make a sequence, or leave it "
             "out"
         )

@@ -21,7 +21,7 @@ def check_missing(missing: object) -> None:
     """Raise if a rule for missing values is not one.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If ``missing`` is neither a known rule nor a number.
     """
     is_number = isinstance(missing, int | float) and not isinstance(missing, bool)
     if missing is not None and missing not in _RULES and not is_number:
@@ -33,11 +33,11 @@ def refuse_missing_alone(missing: object, group: str | None) -> None:
     """Raise if a rule for missing values is given, but no column that groups rows.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If ``missing`` is given without ``group``.
     """
     if missing is not None and group is None:
         raise ConfigError(
-            f"table: `missing` must go with `group`, but is {missing!r} alone: it is for tables "
+            f"table: `missing` requires `group`, but is {missing!r} without it: it is for tables "
             "with a row per timestep. Pass `group`, or fill the lists before"
         )
 

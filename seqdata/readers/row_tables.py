@@ -444,7 +444,7 @@ class RowTables:
         """Raise if a value is null or NaN.
 
         Raises:
-            DecodeError: If so; the message names the row of the table.
+            DecodeError: If a value is missing; the message names the row of the table.
         """
         refuse_missing(name, column, first_row)
 
@@ -453,7 +453,7 @@ class RowTables:
         """Raise if rows of a group are not together, or dates decrease within one.
 
         Raises:
-            DecodeError: If so.
+            DecodeError: If a group is interrupted by another, or its dates decrease.
         """
         find_groups(table, group)
 

@@ -114,7 +114,7 @@ class ReadOptions:
 def find_source(
     source: str | os.PathLike[str], *, skip: str | os.PathLike[str] | None = None
 ) -> tuple[list[SourceFile], FoundFiles]:
-    """Return the files of a source in natural order, and what was found besides.
+    """Return the files of a source in natural order, and the skipped ones.
 
     Args:
         source: A file, a folder (with all below it), or a glob in which ``**`` is any depth. Hidden

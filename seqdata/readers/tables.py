@@ -128,7 +128,7 @@ def refuse_csv_options(format_name: str, options: ReadOptions) -> None:
     """Raise if an option for CSV files is given for another format.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If an option for CSV files is given.
     """
     for name in CSV_OPTIONS:
         if (value := getattr(options, name)) is not None:

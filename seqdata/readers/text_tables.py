@@ -186,7 +186,7 @@ def _check_delimiter(path: str, options: ReadOptions) -> None:
     """Raise if the first line of a CSV file is one column, but several by another delimiter.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If another delimiter splits the line into several columns.
     """
     with _open_csv(path, options) as lines:
         line = next((line for _, line in lines if line.strip()), "").strip("\r\n")

@@ -120,7 +120,7 @@ class DataSources:
 
     @property
     def notes(self) -> dict[DataKind, tuple[str, ...]]:
-        """Kind -> what was done and noticed when its data was opened."""
+        """Kind -> notes on the opening of its data."""
         return dict(self._notes)
 
     @property
@@ -157,7 +157,7 @@ class DataSources:
         return True
 
     def restore_fitted(self, state: Mapping[str, Any]) -> bool:
-        """Use the statistics of a fit that continues; return whether they differ from the fitted.
+        """Restore the statistics of a resumed fit; return whether they replace different ones.
 
         Args:
             state: The saved state.
@@ -326,8 +326,8 @@ class DataSources:
         if is_evaluation and batching is options.eval_batching and has_draws(policy):
             raise ConfigError(
                 "datamodule: `eval_batching` must return each sequence once, but draws some "
-                "several times. Pass the policy within, or leave it out: evaluation then takes the "
-                "policy within `batching`."
+                "several times. Pass the inner policy, or leave it out: evaluation then takes the "
+                "inner policy of `batching`."
             )
         if is_evaluation or context.overfit:
             policy = disable_shuffle(policy)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.errors import ConfigError, must_be
+from seqdata.errors import ConfigError
 from seqdata.loading.segmented_run import SegmentedRun
 from seqdata.resume_state import RunPosition
 from seqdata.runs.run_file import NAME
@@ -98,5 +98,5 @@ def _parse_weights(arrays: Arrays, owner: str) -> tuple[str | None, Any]:
     try:
         digest = arrays["digest"].astype(np.uint8).tobytes().decode()
     except (KeyError, UnicodeDecodeError) as error:
-        raise ConfigError(must_be(owner, "with their digest", "without. Restore them")) from error
+        raise ConfigError(f"{owner} must have a digest, but do not. Restore the file.") from error
     return digest or None, arrays.get("values")

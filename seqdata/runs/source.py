@@ -36,7 +36,7 @@ class OpenedSource:
 
     Attributes:
         store: All its sequences.
-        notes: What was done and noticed, a line each.
+        notes: Notes on the opening, a line each.
     """
 
     store: SequenceStore

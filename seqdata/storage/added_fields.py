@@ -122,7 +122,7 @@ class AddedFields(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Any) -> list[str]:
-        """Return the ids of sequences by number, or of a batch's rows."""
+        """Return the ids of sequences by index, or of a batch's rows."""
         return name_sequences(
             numbers, lambda own: get_base_keys(self._base, self._base.base_numbers(own))
         )
@@ -188,7 +188,7 @@ def add_fields(
         raise ConfigError(must_be("with_fields: `fields`", needed, f"{fields!r:.100}"))
     if get_measured_transform(store) is not None:
         raise ConfigError(
-            "with_fields: fields are added to what is stored, but the view carries a transform. "
+            "with_fields: fields are added to stored data, but the view carries a transform. "
             "Add them first, and measure the result"
         )
     for name in fields:

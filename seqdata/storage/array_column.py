@@ -62,7 +62,7 @@ class ArrayColumn:
             or not 0 <= offsets[0] <= offsets[-1] <= len(out)
         ):
             raise ValueError(
-                f"fill: `out` must be {self.dtype} with ascending bounds inside of it, but is "
+                f"fill: `out` must be {self.dtype} with ascending bounds inside it, but is "
                 f"{out.dtype} of {len(out)} timesteps with bounds {offsets[:3]}…. Pass such an "
                 "array"
             )

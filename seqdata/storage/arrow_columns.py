@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The content of a column, as far as its type determines it.
+    """The properties of a column that its type determines.
 
     Attributes:
         dtype: NumPy name of one element, or ``str`` or ``bytes``.
@@ -46,7 +46,7 @@ class ColumnType:
         ragged: Whether a cell is a list of timesteps.
         nested: Whether timesteps are lists, whose width only the data determines.
         plain: Whether the buffers can be used directly.
-        logical: What the integers of dates and durations stand for.
+        logical: Logical type of the integers of dates and durations.
         has_categories: Whether timesteps are strings, whose vocabulary only the data determines.
     """
 
@@ -409,8 +409,8 @@ def _decode_vectors(
         if (widths != width).any():
             raise location.make_error(
                 DecodeError,
-                f"must hold equally many numbers per timestep, but holds vectors of {widths.min()} "
-                f"to {widths.max()}. Split it into several columns",
+                "must hold the same number of values per timestep, but holds vectors of "
+                f"{widths.min()} to {widths.max()}. Split it into several columns",
             )
     elif (widths != width).any():
         raise make_damage_error(location, f"timesteps of other than {width} numbers")

@@ -30,7 +30,7 @@ def split_location(location: str) -> list[str]:
 
 
 def expand_location(part: str) -> Iterator[str]:
-    """Yield the expansions of the braces of a path or URL, without those in names that are there.
+    """Yield the expansions of the braces of a path or URL, without those in names that exist.
 
     Raises:
         ValueError: If a brace is unbalanced, or there are more than ``MAX_EXPANSIONS``.
@@ -43,7 +43,7 @@ def expand_location(part: str) -> Iterator[str]:
 
 
 def find_literal(location: str) -> str:
-    """Return the longest beginning of a local path that is there: all of it, or a folder."""
+    """Return the longest beginning of a local path that exists: all of it, or a folder."""
     if is_remote(location) or not ("{" in location or JOINED in location):
         return ""
     if os.path.exists(os.path.expanduser(location)):

@@ -278,7 +278,7 @@ class BufferSource:
         shard, first, last = self.find(number)
         count, width = len(self.values[shard]), self.width
         unit_name = "timesteps" if self.extent_bytes == width and self.kind.is_array else "bytes"
-        needed, details = f"be inside of the shard's {count} {unit_name}", {}
+        needed, details = f"be inside the shard's {count} {unit_name}", {}
         if self.kind.is_array:
             axis = self.field.axis
             length = 1 if axis is None else int(layout.lengths_of[axis][number])

@@ -50,14 +50,14 @@ def strip_compression(name: str) -> str:
 
 
 def refuse_repeated(where: str, names: Iterable[str]) -> None:
-    """Raise if a file is there twice, compressed by one way or another, or not.
+    """Raise if a file occurs twice, such as plain and compressed.
 
     Args:
         where: The source, for the message.
         names: Names of the files.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If two names differ only in their suffix of compression.
     """
     found: dict[str, str] = {}
     for name in names:

@@ -126,7 +126,7 @@ class ConcatStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Any) -> list[str]:
-        """Return the ids of sequences by number, or of a batch's rows."""
+        """Return the ids of sequences by index, or of a batch's rows."""
         return name_sequences(numbers, self._read_keys)
 
     def _read_keys(self, sequence_numbers: NDArray[np.int64]) -> list[str]:
@@ -309,7 +309,7 @@ def concat_stores(stores: Sequence[Store]) -> SequenceStore:
     if not have_common_transform(stores):
         raise ConfigError(
             "concat: all stores must carry the same transform, or none, but they differ. Call "
-            "`concat` first and `measure_lengths` on what it returns"
+            "`concat` first, and `measure_lengths` on its result"
         )
     transform = join_transforms(stores)
     bases: list[Store] = []

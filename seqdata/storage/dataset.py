@@ -31,7 +31,7 @@ _DATASET_NAME = "dataset"
 
 @runtime_checkable
 class MapStyle(Protocol):
-    """Anything with a length and items by number, such as ``torch.utils.data.Dataset``."""
+    """Object with a length and items by index, such as a ``torch.utils.data.Dataset``."""
 
     def __len__(self) -> int: ...
 
@@ -97,7 +97,7 @@ class DatasetStore(SequenceStore):
         determines the fields, and every other item must match. Arrays may be tensors on the CPU.
 
         Args:
-            dataset: Anything with ``len`` and items by number; an item must not change.
+            dataset: Object with a length and items by index; an item must not change.
             lengths: Timesteps of each item, integers (items,); or a function item -> timesteps,
                 which reads every item once.
             names: Names of the parts of items that are tuples; None: ``x``, ``y``, ``z``,
@@ -186,7 +186,7 @@ class DatasetStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Any) -> list[str]:
-        """Return the ids of items by number, or of a batch's rows.
+        """Return the ids of items by index, or of a batch's rows.
 
         Items with an id field are read for them.
         """

@@ -23,7 +23,7 @@ def check_axes(axes: Any) -> None:
     """Raise if ``axes`` is not a mapping of fields.
 
     Raises:
-        ConfigError: If it is not.
+        ConfigError: If ``axes`` is not a mapping.
     """
     if axes is not None and not isinstance(axes, Mapping):
         needed = "a dict of field and axis, as {'embedding': None}"
@@ -56,7 +56,7 @@ class DatasetItems:
     """The items of a Dataset as sequences to write; can be iterated repeatedly.
 
     Attributes:
-        dataset: An object with a length and items by number.
+        dataset: An object with a length and items by index.
     """
 
     dataset: Any
@@ -68,7 +68,7 @@ class DatasetItems:
         return self.rows_at(np.arange(len(self), dtype=np.int64))
 
     def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Mapping[str, Any]]:
-        """Return items by number, in this order; see ``arrow.shuffled.RowsByNumber``."""
+        """Yield items by index, in this order; see ``arrow.shuffled.RowsByNumber``."""
         for number in numbers:
             yield as_mapping(self.dataset[int(number)], None)
 
@@ -82,7 +82,7 @@ class OpaqueItem:
     """An item of a Dataset that is passed as it is.
 
     Attributes:
-        value: What the Dataset returned.
+        value: The item that the Dataset returned.
     """
 
     value: Any

@@ -164,7 +164,7 @@ class DecodedSource:
             )
         return location.make_error(
             CorruptSampleError,
-            f"must have {length} timesteps as were counted, but has {found}: {why}",
+            f"must have {length} timesteps, as counted before, but has {found}: {why}",
             expected=length, found=found,
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, UnknownNameError, did_you_mean
+from seqdata.errors import ConfigError, UnknownNameError, describe_unknown_name
 from seqdata.index import DEFAULT_AXIS
 from seqdata.kernel.pack_rows import MAX_KEY_BYTES, FieldKind
 from seqdata.protocols import Field
@@ -316,13 +316,8 @@ def has_numbers(field: Field, kinds: str) -> bool:
 def make_unknown_name_error(
     context: str, kind: str, name: object, known: Iterable[str]
 ) -> UnknownNameError:
-    """Return the error about an unknown name, with the nearest known one."""
-    names = sorted(known)
-    hint = did_you_mean(name, names)
-    return UnknownNameError(
-        f"{context}: no {kind} {name!r}{f'; {hint}' if hint else '.'} "
-        f"Choose one of {', '.join(names) or 'none'}"
-    )
+    """Return the error about an unknown name, with the most similar and all known names."""
+    return UnknownNameError(f"{context}: {describe_unknown_name(kind, name, sorted(known))}")
 
 
 def default_axis(axes: Iterable[str]) -> str:

@@ -76,7 +76,7 @@ def hold_folder(folder: Path) -> Iterator[bool]:
     """Hold the lock of a folder; yield False if another one holds it, True where none can.
 
     Raises:
-        FileNotFoundError: If it is not there.
+        FileNotFoundError: If it does not exist.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     is_held = True

@@ -286,7 +286,7 @@ def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:
     texts = [f"{_count(total, 'file')} of other suffixes ({suffixes})"] if total else []
     for names, what, tail in (
         (found.hidden, "hidden file", ""),
-        (found.repeated, "link", " to what is read already"),
+        (found.repeated, "link", " to files that are read already"),
         (found.stores, "store", " of seqdata"),
         (found.folders, "folder", " below, as behind every URL"),
     ):

@@ -104,7 +104,7 @@ class Ids(Sequence[str]):
         first position.
 
         Raises:
-            UnknownNameError: If an id is not there; it is a ``KeyError``, too.
+            UnknownNameError: If an id does not exist; it is a ``KeyError``, too.
             ConfigError: If two sequences share an id, or ``names`` are not strings.
         """
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
@@ -161,8 +161,8 @@ class Ids(Sequence[str]):
                 for numbers, base in zip((firsts, positions), bases, strict=True)
             )
             raise ConfigError(
-                f"find: id {names[int(owners[at])]!r} must be that of one sequence, but is that of "
-                f"{locations}. Choose by number: `take`, or `store[number]`"
+                f"find: id {names[int(owners[at])]!r} must belong to one sequence, but belongs to "
+                f"{locations}. Choose by index: `take`, or `store[number]`"
             )
 
     def _describe_location(self, position: int, base: int) -> str:

@@ -318,7 +318,7 @@ def check_unique_names(names: Sequence[Any]) -> None:
     """Raise if two columns of a table have the same name.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If a name occurs twice.
     """
     if len(set(names)) < len(names):
         repeated = next(name for number, name in enumerate(names) if name in names[:number])

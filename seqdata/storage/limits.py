@@ -44,7 +44,7 @@ def check_depth(location: DataLocation, depth: int) -> None:
         LimitError: If it is deeper than ``MAX_DEPTH``.
     """
     if depth > MAX_DEPTH:
-        problem = f"has a type of {depth} types inside of one another"
+        problem = f"has a type of {depth} nested types"
         raise_limit_error(location, problem, f"have at most {MAX_DEPTH}", depth, MAX_DEPTH)
 
 

@@ -224,7 +224,7 @@ def resolve_clocks(
 
 
 def keep_clocks(store: Store) -> dict[str, Axis]:
-    """Return axis -> clock of sequences that are written, as far as one clock holds for all.
+    """Return axis -> clock of sequences to write, for axes with one clock for all sequences.
 
     Pieces of recordings, such as parts of a split in time, may begin at another fraction of a
     timestep each; a warning then says that their clocks are dropped.

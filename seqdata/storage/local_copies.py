@@ -60,8 +60,8 @@ class LocalCopies:
     """Copies of remote files, which are kept for as long as this object exists.
 
     Attributes:
-        location: Where the files are, for messages.
-        path: What local readers are given: a file, folder or glob, or several.
+        location: Location of the files, for messages.
+        path: Paths for local readers: a file, folder or glob, or several.
         root: The folder of the copies.
         folder: A folder for what is made of the files, the same for all their versions.
         scheme: Scheme of the URLs.
@@ -100,7 +100,7 @@ def fetch_copies(
     *,
     progress: bool | None = None,
 ) -> LocalCopies | None:
-    """Return copies of the files at URLs on this machine; those that are not there are fetched.
+    """Return copies of the files at URLs on this machine; missing ones are fetched.
 
     Args:
         location: A URL of a file or folder, a glob, braces, or several, joined by ``::``.
@@ -113,7 +113,7 @@ def fetch_copies(
 
     Raises:
         ConfigError: If the location is invalid, or options are given for a path.
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         RemoteReadError: If a file cannot be read.
         FingerprintMismatch: If a file is replaced while it is fetched.
         CacheError: If the cache has no room, or cannot be used.
@@ -161,7 +161,7 @@ class _Skeleton:
         lock: Keeps the folder.
         paths: The parts of the location, below the folder.
         files: Path below the folder -> the remote folder of the file, and its name in it.
-        stats: Path -> size and tag, as far as they were asked for.
+        stats: Path -> size and tag, of the files that were asked for them.
     """
 
     where: str
@@ -187,7 +187,7 @@ class _Skeleton:
         if len(self.files) + len(names) > _MOST_FILES:
             raise ConfigError(
                 f"{self.where}: must have at most {_MOST_FILES} files below the folder or before "
-                "the first sign of a glob, but has more. Name a folder of fewer"
+                "the first wildcard, but has more. Name a folder of fewer"
             )
         for name in names:
             path = f"{base}/{name}".lstrip("/")
@@ -211,7 +211,7 @@ class _Skeleton:
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise self.locate(path).make_error(
                 DataError,
-                "must have a name that is not also that of a folder, but has one. Rename it",
+                "must not have the name of a folder, but does. Rename it",
             ) from error
         except OSError as error:
             raise make_folder_error(self.remote.copies, error) from error

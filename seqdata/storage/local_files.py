@@ -162,7 +162,7 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
         file_kind: The role of the file for messages, such as ``manifest``; or its location.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         DataError: If it leads outside of the folder, or is not an ordinary file.
     """
     path = os.path.join(root, name)
@@ -194,7 +194,7 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
 
 
 def make_unreadable_error(location: DataLocation, error: OSError) -> DataError:
-    """Return the error of a file or folder that is there, but cannot be opened."""
+    """Return the error of a file or folder that exists, but cannot be opened."""
     is_descriptor_limit = error.errno in (errno.EMFILE, errno.ENFILE)
     remedy = f"Raise {describe_limit(error)}" if is_descriptor_limit else "Check its permissions"
     return location.make_error(
@@ -250,7 +250,7 @@ def _open_link(root: Path, name: str, location: DataLocation) -> int:
     if not target.is_relative_to(root.resolve()):
         raise location.make_error(
             DataError,
-            "must stay inside of the folder, but is a link out of it. Put the file itself there",
+            "must stay inside the folder, but is a link out of it. Put the file itself there",
         )
     try:
         return os.open(target, _OPEN_FLAGS | os.O_NOFOLLOW)
@@ -377,7 +377,7 @@ def map_shard(path: Path, location: DataLocation, *, ahead: bool = False) -> NDA
         ahead: Whether to read it into memory ahead.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         DataError: If it cannot be read, or is not an ordinary file.
     """
     with open_file(path, location) as (descriptor, size):
@@ -397,7 +397,7 @@ def read_or_map(path: Path, location: DataLocation) -> NDArray[np.uint8]:
     """Return the bytes of a file: read if it is small, which is faster, otherwise mapped.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         DataError: If it cannot be read, or is not an ordinary file.
     """
     with open_file(path, location) as (descriptor, size):
@@ -475,10 +475,10 @@ def _list_names(folder: str) -> frozenset[str] | None:
 
 
 def check_exists(path: Path, location: DataLocation) -> None:
-    """Raise if a file is not there.
+    """Raise if a file does not exist.
 
     Raises:
-        MissingShardError: If it is not.
+        MissingShardError: If the file does not exist.
         OSError: If it cannot be accessed.
     """
     try:
@@ -501,7 +501,7 @@ def open_file(path: Path, location: DataLocation) -> Iterator[tuple[int, int]]:
     """Open an ordinary file for reading: yield (descriptor, size) and close it at the end.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         DataError: If it cannot be read, or is not an ordinary file.
     """
     try:

@@ -96,7 +96,7 @@ def encode_values(value: Any) -> EncodedValues | None:
         value: A date, or an array, a series or a list of dates or strings.
 
     Raises:
-        FieldMismatch: If a value is missing, or of another type than the others.
+        FieldMismatch: If a value is missing, or its type differs from that of the others.
     """
     if isinstance(value, EncodedValues):
         return value

@@ -52,7 +52,8 @@ def as_array(value: Any) -> NDArray[Any]:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with a graph
         raise FieldMismatch(
-            f"is a {type(value).__name__} that is not an array ({error}); give one array of numbers"
+            f"is a {type(value).__name__} that NumPy cannot convert to an array ({error}); give "
+            "one array of numbers"
         ) from error
     if array.dtype.name not in NUMBER_DTYPES:
         raise FieldMismatch(
@@ -68,7 +69,7 @@ def _refuse_other_values(value: Sequence[Any], array: NDArray[Any]) -> None:
     """Raise if a conversion changed numbers: True to 1, or a large integer to float64.
 
     Raises:
-        FieldMismatch: If so.
+        FieldMismatch: If a number was changed.
     """
     if array.dtype == np.bool_:
         return

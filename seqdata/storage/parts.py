@@ -87,8 +87,8 @@ class PartsStore(ConcatStore):
             found = "one without `part`" if is_batch(numbers) else f"{numbers!r:.80}"
             raise ConfigError(
                 must_be(
-                    "keys: what a mixture names",
-                    "a batch of it, whose rows know their part",
+                    "keys: the argument for a mixture",
+                    "one of its batches, whose rows know their part",
                     found,
                     "Pass `keys(batch)`, or use `parts[name].ids[numbers]` for positions in a part "
                     "and `ids[numbers]` for those in all parts",

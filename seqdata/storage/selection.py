@@ -243,7 +243,7 @@ def digest_selection(
         names: The fields; None if they are not selected.
         measured_transform: A transform that is carried.
         id_name: The field of ids; None: ids are those of the base.
-        linked_axes: Clocks of axes that replace those of the base; None: none do.
+        linked_axes: Clocks of axes that replace those of the base; None: the base's.
     """
     digest = hashlib.sha256(base.encode())
     if numbers is not None:

@@ -122,7 +122,7 @@ class RemoteShards(Protocol):
         ...
 
     def download(self, number: int) -> None:
-        """Download a shard into the cache, unless it is there."""
+        """Download a shard into the cache, unless it is cached."""
         ...
 
     def file(self, number: int) -> tuple[RemoteFiles, str] | None:
@@ -137,7 +137,7 @@ class RemoteShards(Protocol):
         """Check the size and the ends of a shard that is read by ranges.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             RemoteReadError: If it cannot be read.
             CorruptShardError: If it is damaged or another file.
         """
@@ -175,10 +175,10 @@ _OPENERS = 4  # shards that are opened at once; each uses several connections
 
 
 class ShardsOnDemand:
-    """The shards of a store, each fetched when it is needed: a ``ShardReader``.
+    """A ``ShardReader`` that fetches each shard when it is first needed.
 
     Args:
-        shards: Their interface to the format.
+        shards: The shards, as the format provides them.
     """
 
     def __init__(self, shards: RemoteShards) -> None:
@@ -206,7 +206,7 @@ class ShardsOnDemand:
         """Return the columns of a batch; see ``protocols.Store.read``.
 
         Raises:
-            ConfigError: If a field, a span or the axis is not there.
+            ConfigError: If a field, a span or the axis does not exist.
         """
         if self._joined is not None:
             return self._joined.read(spans, fields, axis)
@@ -386,7 +386,7 @@ class RangeReader:
         """Return shards in which the requested bytes are present.
 
         Raises:
-            MissingShardError: If a shard is not there.
+            MissingShardError: If a shard is missing.
             RemoteReadError: If it cannot be read.
             CorruptShardError: If it has another size or other ends.
             FingerprintMismatch: If it was replaced.

@@ -162,7 +162,7 @@ class SpanStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Any) -> list[str]:
-        """Return the ids of sequences by number, or of a batch's rows."""
+        """Return the ids of sequences by index, or of a batch's rows."""
         return name_sequences(
             numbers, lambda own: get_base_keys(self._base, self._find_in_base(own))
         )

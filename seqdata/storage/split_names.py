@@ -93,7 +93,7 @@ def choose_split(location: str, names: Sequence[str], split: str) -> str:
             ``val``, ``validation``, ``dev``, ``test``.
 
     Raises:
-        ConfigError: If there is no such split; it names those that are there.
+        ConfigError: If there is no such split; the message lists the existing ones.
     """
     saved = sorted({name.partition("/")[0] for name in names if "/" in name})
     is_dict = DATASET_DICT in names

@@ -74,7 +74,8 @@ def _check_fractions(parts: Any) -> list[float]:
     """
     if not isinstance(parts, Mapping):
         raise ConfigError(
-            f"split: `parts` must be names with fractions, but is {parts!r:.80}. Write e.g. "
+            f"split: `parts` must be a mapping of names to fractions, but is {parts!r:.80}. Write "
+            "e.g. "
             "{'train': 0.8, 'val': 0.2}"
         )
     fractions = list(parts.values())

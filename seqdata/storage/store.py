@@ -50,8 +50,8 @@ class FieldSource(Protocol):
         """Return the column of spans, int64 (n, 3), or a list of objects.
 
         Raises:
-            ConfigError: If a span is not there.
-            CorruptSampleError: If what is stored is damaged.
+            ConfigError: If a span does not exist.
+            CorruptSampleError: If stored data is damaged.
             DecodeError: If bytes are not a value.
         """
         ...
@@ -93,7 +93,7 @@ class ShardReader(Protocol):
 
 
 def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
-    """Return a layout whose locations name sequences by their ids, as far as they can be read.
+    """Return a layout whose locations name sequences by their ids, if these can be read.
 
     Args:
         layout: Shards, lengths and ids of the sequences.
@@ -119,7 +119,7 @@ def check_request(
     """Raise if spans have another shape, or a field or the axis does not exist.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If spans have a wrong shape, or a field or the axis does not exist.
     """
     location = layout.location
     if spans.ndim != 2 or spans.shape[1] != 3:
@@ -188,7 +188,7 @@ class StoreFields:
         """Return the columns of a batch; see ``protocols.Store.read``.
 
         Raises:
-            ConfigError: If a field or the axis is not there.
+            ConfigError: If a field or the axis does not exist.
         """
         layout = self.layout
         spans = np.ascontiguousarray(spans, dtype=np.int64)
@@ -341,7 +341,7 @@ class ShardStore(SequenceStore):
         return self._fingerprint
 
     def keys(self, numbers: Any) -> list[str]:
-        """Return the ids of sequences by number, or of a batch's rows.
+        """Return the ids of sequences by index, or of a batch's rows.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -405,7 +405,7 @@ class ShardStore(SequenceStore):
             fields: Names; None: all.
 
         Raises:
-            ConfigError: If a field is not there.
+            ConfigError: If a field does not exist.
         """
         names = list(self.fields if fields is None else fields)
         for name in names:

@@ -117,8 +117,11 @@ def _parse_parts(parts: Any) -> list[_Range]:
     """
     if not isinstance(parts, Mapping) or not parts:
         raise ConfigError(
-            must_be("split: `parts`", "names with ranges", f"{parts!r:.80}", _EXAMPLE)
-        )
+            must_be(
+                "split: `parts`", "a mapping of names to ranges or fractions", f"{parts!r:.80}",
+                _EXAMPLE,
+            )
+        )  # fmt: skip
     if all(
         isinstance(bound, int | float) and not isinstance(bound, bool) for bound in parts.values()
     ):
@@ -132,8 +135,8 @@ def _parse_parts(parts: Any) -> list[_Range]:
     ranges = [_parse_range(str(name), value) for name, value in parts.items()]
     kinds = {type(bound) for range_ in ranges for bound in range_.bounds}
     if len(kinds) > 1:
-        needed = "dates, or timesteps, or fractions, in all parts alike"
-        raise ConfigError(must_be("split: bounds", needed, repr(dict(parts)), _EXAMPLE))
+        needed = "ranges of one kind: dates, timesteps or fractions"
+        raise ConfigError(must_be("split: `parts`", needed, repr(dict(parts)), _EXAMPLE))
     return ranges
 
 
@@ -154,14 +157,14 @@ def _parse_bound(name: str, text: str) -> Bound | None:
         return int(text)
     if _FRACTION.fullmatch(text):
         return float(text)
-    needed = "dates such as 2024-01-31, timesteps or fractions"
+    needed = "a date such as 2024-01-31, a timestep or a fraction"
     if not _DATE.fullmatch(text):
-        raise ConfigError(must_be(f"split: bounds of part {name!r}", needed, repr(text)))
+        raise ConfigError(must_be(f"split: a bound of part {name!r}", needed, repr(text)))
     try:
         return np.datetime64(text)
     except ValueError as error:
         found = f"{text!r} ({error})"
-        raise ConfigError(must_be(f"split: bounds of part {name!r}", needed, found)) from error
+        raise ConfigError(must_be(f"split: a bound of part {name!r}", needed, found)) from error
 
 
 def make_bounds(name: str, text: str, logical: LogicalType | None) -> tuple[Any, Any]:
@@ -180,7 +183,7 @@ def make_bounds(name: str, text: str, logical: LogicalType | None) -> tuple[Any,
     for bound in (parsed.start, parsed.stop):
         if isinstance(bound, np.datetime64) and logical is None:
             raise ConfigError(
-                must_be(f"bounds of {name!r}", "numbers, as its values are", repr(text))
+                must_be(f"a bound of {name!r}", "a number, as its values are", repr(text))
             )
         if bound is None:
             found.append(None)
@@ -195,8 +198,8 @@ def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str
     """Return the axis that is cut, and the field whose values are compared; None: timesteps."""
     if get_measured_transform(store) is not None or find_longest_context(store):
         raise ConfigError(
-            "split: what is cut along time must not carry a transform or a context, but does. "
-            "Split first"
+            "split: a store that is split along time must not carry a transform or a context, but "
+            "does. Split first"
         )
     fields = store.fields
     has_dates = any(
@@ -238,7 +241,7 @@ def _locate_timestep(bound: Bound, lengths: NDArray[np.int64]) -> NDArray[np.int
     """Return the position of a timestep, or of a fraction, in each sequence, int64 (n,)."""
     if isinstance(bound, float):
         if not 0 <= bound <= 1:
-            raise ConfigError(must_be("split: fractions", "in [0, 1]", repr(bound)))
+            raise ConfigError(must_be("split: a fraction", "in [0, 1]", repr(bound)))
         return np.asarray(np.floor(lengths * bound + 1e-9).astype(np.int64))
     timestep = min(max(int(bound), -_MOST_TIMESTEPS), _MOST_TIMESTEPS)
     return np.asarray(np.clip(timestep if timestep >= 0 else lengths + timestep, 0, lengths))
@@ -300,8 +303,8 @@ def _guess_unit(store: Store, field: str, axis: str) -> TimeUnit:
             return unit  # type: ignore[return-value]
     raise ConfigError(
         f"split: the unit of timestamps must be known to compare {field!r} with dates, but its "
-        f"first value, {values[0] if values else None}, does not tell. Pass unit='s', 'ms', 'us' "
-        "or 'ns': what is counted since 1970"
+        f"first value, {values[0] if values else None}, is a date between 1980 and 2100 in no "
+        "unit. Pass unit='s', 'ms', 'us' or 'ns'"
     )
 
 

@@ -341,8 +341,8 @@ class View(SequenceStore):
         """
         if self._numbers is not None and not is_batch(numbers):
             raise ConfigError(
-                f"keys: a batch must be passed to a view, but is {numbers!r:.80}: numbers do not "
-                "say whether they count by the view or by its base. For positions of the view use "
+                f"keys: a batch must be passed to a view, but is {numbers!r:.80}: integers may be "
+                "indices of the view or of its base. For positions of the view use "
                 "`view.ids[numbers]`; for what a batch holds `view.keys(batch)`, or "
                 "`view.base.keys(numbers)` for numbers of the base, as in `batch.ids`"
             )
@@ -474,7 +474,7 @@ def with_transform(store: Store, measured_transform: MeasuredTransform) -> View:
 
 
 def take(store: Store, numbers: ArrayLike) -> View:
-    """Return the view of sequences by number, in the order given; repeats allowed.
+    """Return the view of sequences by index, in the order given; repeats allowed.
 
     Args:
         store: Any store.
@@ -592,7 +592,7 @@ def with_ids(store: Store, name: str) -> View:
 
 
 def locate_sequence(store: Store, number: int) -> DataLocation:
-    """Return the location of a base sequence, for an error, as far as the store knows it."""
+    """Return the location of a base sequence, for an error, with the details the store knows."""
     base = store.base if isinstance(store, View) else store
     if isinstance(base, SupportsLocation):
         return base.locate(number)

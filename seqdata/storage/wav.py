@@ -234,7 +234,7 @@ def _find_end(
 
     Args:
         file: The file.
-        layout: What its samples are.
+        layout: Layout of its samples.
         begin: The first byte of the samples.
         sizes: The bytes of samples that are declared, and those of the file without 8.
         order: The byte order of sizes.

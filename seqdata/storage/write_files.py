@@ -217,7 +217,7 @@ def _refuse_logical_types(fields: Mapping[str, Field], file_format: WritableForm
     """Raise if a field holds dates or strings per timestep, which would become bare integers.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If a field has a logical type that the format cannot store.
     """
     for name, field in fields.items():
         if field.logical is not None:
@@ -385,7 +385,7 @@ class _ShardFormat:
 
     Attributes:
         fields: Name -> field.
-        resume_key: How sequences become files.
+        resume_key: Options that determine how sequences become files.
         file_format: The format of the files.
     """
 

@@ -28,7 +28,7 @@ _OWN = (
 
 
 class DeferredModel:
-    """A model that is made when its data is there; in its place until then.
+    """A placeholder of a model, which is made once its data is known.
 
     Args:
         model: Class of the model, which has ``for_data``.
@@ -71,11 +71,11 @@ def _instantiate_model(model: Any, *arguments: Any, **named: Any) -> Any:
 
 
 def expand_names(value: Any, names: Mapping[str, str]) -> Any:
-    """Return what a configuration file holds, with import paths in the place of short names.
+    """Return a configuration with import paths in place of short names, except for policies.
 
     Args:
         value: Scalars, lists and dicts.
-        names: Short name -> import path, of ``class_path``.
+        names: Short name of a ``class_path`` -> import path.
     """
     if isinstance(value, list):
         return [expand_names(item, names) for item in value]

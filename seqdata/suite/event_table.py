@@ -39,7 +39,7 @@ class EventTable:
         last: Number of last events that are kept; None: all.
         time_delta: ``log1p``: the field ``time_delta`` is the logarithm of 1 plus the seconds
             since the event before, 0 of the first one; None: there is none.
-        cutoff: Date, or integer, from which on events are dropped; None: none are.
+        cutoff: Date, or integer; events at it or later are dropped. None: all are kept.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -62,7 +62,7 @@ class EventTable:
         """Return the prepared store, and what was done: in memory, or written once if it is large.
 
         Raises:
-            ConfigError: If a field does not exist, or holds what it cannot hold.
+            ConfigError: If a field does not exist, or its type is not supported.
             DataError: If a static field changes within a sequence, or no event is left.
         """
         names = (*self.categorical, *self.numeric, *self.static)
@@ -123,7 +123,7 @@ class _Preparation:
         yield from _iter_rows(kept, ids, starts, stops, ragged, statics)
 
     def finish(self) -> tuple[list[str], list[str]]:
-        """Return notes; no field is there in vain; see ``Preparation``."""
+        """Return notes, and no fields, since all are needed; see ``Preparation``."""
         table, counted, notes = self._table, self._counted, list[str]()
         if not counted["kept"]:
             raise DataError(

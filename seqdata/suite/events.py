@@ -85,14 +85,14 @@ class EventDataModule(SequenceDataModule):
         time_delta: ``log1p``: the logarithm of 1 plus the seconds since the event before is the
             field ``time_delta``; None: there is none.
         label: Column with one value per id. Strings and integers become classes.
-        next_event: Categorical column whose next value is ``batch["targets"]``; None: none.
+        next_event: Categorical column whose next value is ``batch["targets"]``; None: no targets.
         balance: Column with one value per id, such as the label, whose values are drawn equally
             often in training; None: each sequence once.
         split: Fractions of the sequences by ``split_by``, or ranges of time such as
             ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences.
         split_by: ``"id"``, or a static column whose values stay together.
-        cutoff: Date (or integer) from which on events are dropped, so that later events cannot
-            reveal the label; None: keep all events.
+        cutoff: Date (or integer); events at it or later are dropped, so that they cannot reveal the
+            label. None: all are kept.
         min_count: Least number of occurrences of a token with an id of its own.
         max_tokens: Maximum number of events in a batch, including padding.
         seed: Seed of the order; None: the seed of ``seed_everything``, or 0.

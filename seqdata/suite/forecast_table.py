@@ -108,7 +108,7 @@ class ForecastTable:
         """Return the prepared store, and what was done: in memory, or written once if it is large.
 
         Raises:
-            ConfigError: If a field does not exist, or holds what it cannot hold.
+            ConfigError: If a field does not exist, or its type is not supported.
             DataError: If times do not increase or are not on the grid, or a value is missing that
                 must not be; it names the series.
         """
@@ -276,7 +276,7 @@ def _check_fields(table: ForecastTable, store: SequenceStore) -> None:
     """Raise if fields do not have a number or string per timestep.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If a field has other values, or one value per sequence.
     """
     if store.fields[table.time].axis is None:
         raise ConfigError(

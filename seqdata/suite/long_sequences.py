@@ -32,7 +32,7 @@ class SelectFields:
 
     Args:
         names: The fields, in this order.
-        then: Function of the store that remains; None: none.
+        then: Function of the resulting store; None: no function.
     """
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class RecordingStatistics:
     """Estimators of recordings: a ``statistics`` of ``SequenceDataModule``.
 
     Args:
-        labels: Field of labels, whose strings or integers become class indices; None: none.
+        labels: Field of labels, whose strings or integers become class indices; None: no labels.
         scale: ``standard``, ``robust`` or ``log1p``, of all other fields of floats or integers that
             run along an axis; None: they are as stored.
     """
@@ -98,7 +98,7 @@ class LongSequenceDataModule(SequenceDataModule):
             mode ``windows``; None: 64.
         chunk: Timesteps of a chunk; in mode ``windows`` of a window; None: ``seconds``.
         labels: Field of labels, per timestep or per recording: strings and integers become classes
-            by the training part; None: none.
+            by the training part; None: no labels.
         group: Column whose equal values make a recording, of a table; rows are in its order.
         split: Fractions of the recordings, or ranges of timesteps or dates with ``"along"``.
         split_by: Field with one value per recording whose values stay together, such as the
@@ -172,10 +172,10 @@ def _check(
     mode: str, read: str, seconds: float | None, hop: float | None, lanes: int | None,
     chunk: int | None,
 ) -> None:  # fmt: skip
-    """Raise if arguments are invalid or do not go together.
+    """Raise if arguments are invalid or exclude each other.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If an argument is invalid, or two of them exclude each other.
     """
     for name, value, choices in (
         ("mode", mode, ("windows", "tbptt")), ("read", read, ("in_place", "write_once")),
@@ -190,7 +190,7 @@ def _check(
         )
     if hop is not None and (seconds is None or mode == "tbptt"):
         raise ConfigError(
-            f"{_OWNER}: `hop` goes with windows of `seconds`, but is {hop!r} without them. Leave "
+            f"{_OWNER}: `hop` requires windows of `seconds`, but is {hop!r} without them. Leave "
             "it out"
         )
     check_count(_OWNER, lanes=1 if lanes is None else lanes)

@@ -51,9 +51,9 @@ class Steps:
     """Columnar transforms, one after the other.
 
     Args:
-        features: Transform that makes features of samples; None: samples stay.
-        augment: Transform of these, which keeps their lengths; None: none.
-        text: Transform of the transcript; None: it stays.
+        features: Transform of samples to features; None: samples are kept.
+        augment: Transform of features that keeps their lengths; None: no augmentation.
+        text: Transform of the transcript; None: it is kept.
     """
 
     features: Any
@@ -382,7 +382,7 @@ def _make_features(features: Any, rate: int, backend: Any) -> Any:
     """Return the transform that makes features; None where they are the samples.
 
     Raises:
-        ConfigError: If it is not a columnar transform that says what lengths become.
+        ConfigError: If ``features`` is not a columnar transform with ``lengths``.
     """
     if features == "log_mel":
         package: Any = importlib.import_module(type(backend).__module__.partition(".")[0])
@@ -399,7 +399,7 @@ def _check_augment(transform: Any, augment: Any) -> None:
     """Raise if an augmentation is not columnar, or there are no features.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If ``augment`` is not columnar, or is given without features.
     """
     if augment is not None and (transform is None or not is_columnar(augment)):
         needed = "a columnar transform of features"

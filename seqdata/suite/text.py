@@ -140,10 +140,10 @@ class TextDataModule(SequenceDataModule):
 
 
 def _check_sizes(layout: str, sizes: Mapping[str, int | None]) -> None:
-    """Raise if a size is invalid, or does not go with the layout.
+    """Raise if a size is invalid, or is not one of the layout.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If a size is invalid, or is given for the other layout.
     """
     used: dict[str, tuple[str, ...]] = {
         "tbptt": ("lanes", "chunk"),
@@ -157,7 +157,7 @@ def _check_sizes(layout: str, sizes: Mapping[str, int | None]) -> None:
         check_count(_OWNER, **{name: 1 if size is None else size})
         if size is not None and name not in used[layout]:
             raise ConfigError(
-                f"{_OWNER}: `{name}` does not go with layout={layout!r}, but is {size}. Leave "
+                f"{_OWNER}: `{name}` cannot be used with layout={layout!r}, but is {size}. Leave "
                 "it out"
             )
 

@@ -148,11 +148,11 @@ def make_grid(
     Args:
         times: Times of the rows.
         lengths: Rows of each series.
-        step: From one time to the next.
+        step: Distance from one time to the next.
         gaps: Whether times that are missing are an ``error``, or timesteps (``grid``).
         ids: Ids of the series.
         padding: Timesteps before each series.
-        scope: What follows a number of all series, where others follow these.
+        scope: Text after a count in messages, if more series follow; else empty.
 
     Raises:
         DataError: If times do not increase, or are not on the grid.
@@ -294,7 +294,7 @@ def parse_freq(freq: str | int, logical: Timestamp | None) -> Step:
     """Return the step that a frequency names.
 
     Args:
-        freq: Such as ``"15min"``, ``"MS"``; an integer for times that are integers.
+        freq: Step such as ``"15min"``, ``"MS"``; an integer for times that are integers.
         logical: Logical type of the times.
 
     Raises:

@@ -28,7 +28,7 @@ from seqdata.storage.remote.cache_folder import cache_lock
 from seqdata.storage.views import SequenceStore, View
 
 MEMORY_BYTES = 256 << 20
-"""Bytes of the columns of a table from which on it is prepared in parts and written once."""
+"""Bytes of the columns of a table; a larger one is prepared in parts and written once."""
 PART_BYTES = 16 << 20
 """Bytes of the columns of a part; a longer sequence is a part of its own."""
 _SHARD_BYTES = 64 << 20  # a shard is in memory until it is written
@@ -95,7 +95,7 @@ def prepare_store(
     Args:
         store: All sequences.
         names: The fields that are read.
-        options: What identifies the preparation.
+        options: Text that identifies the preparation.
         start: ``start(parts)`` returns the preparation of stores that follow one another.
 
     Raises:
@@ -142,7 +142,7 @@ class _Parts(Sequence[SequenceStore]):
 def _write_parts(
     location: Path, parts: _Parts, start: Callable[[Sequence[SequenceStore]], Preparation]
 ) -> bytes:
-    """Write a store, then what was done; the report is there once both are complete."""
+    """Write a store, then a report; the report exists only once both are complete."""
     preparation = start(parts)
     rows = _iter_all(preparation, parts)
     write_store(location, rows, shard_bytes=_SHARD_BYTES, resume=False, overwrite=True)
@@ -159,7 +159,7 @@ def _iter_all(preparation: Preparation, parts: Sequence[SequenceStore]) -> Itera
 
 
 def _cut(store: SequenceStore, names: Sequence[str]) -> list[int]:
-    """Return the first sequence of each part; one part if all fits into memory or is there."""
+    """Return the first sequence of each part; one part if the data is small or in memory."""
     lengths = np.asarray(next(iter(store.lengths_of.values()))).astype(np.int64)
     ragged = [store.fields[name] for name in names if store.fields[name].axis is not None]
     width = sum(np.dtype(field.dtype).itemsize for field in ragged)

@@ -10,10 +10,10 @@ from tests.batch.batches import make_batch
 
 def test_a_field_that_is_not_there_is_named_with_its_neighbours():
     with pytest.raises(
-        ConfigError, match=r"batch: no field 'xx'; did you mean 'x'. there are: x, y"
+        ConfigError, match=r"batch: no field 'xx'; did you mean 'x'. Choose one of x, y"
     ):
         make_batch()["xx"]
-    assert format_unknown_name("a", ()) == "no field 'a'; there are: none"
+    assert format_unknown_name("a", ()) == "no field 'a'. There is none"
 
 
 def test_a_name_that_is_not_there_is_told_with_the_nearest():
@@ -23,5 +23,5 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest():
             part["laod"]
         with pytest.raises(KeyError):
             part["z"]
-    with pytest.raises(ConfigError, match="no field 'site'; there are: load"):
+    with pytest.raises(ConfigError, match=r"no field 'site'. Choose one of load"):
         batch.context["site"]

@@ -54,7 +54,7 @@ def test_rows_of_all_parts_are_selected():
     assert rows["ids"].tolist() == [7, 9]
     assert rows["lanes"] is None
     assert rows["lengths_of"]["time"].tolist() == [1, 1]
-    with pytest.raises(UnknownNameError, match=r"no axis 'frame'.*there are: time"):
+    with pytest.raises(UnknownNameError, match=r"no axis 'frame'.*Choose one of time"):
         rows["lengths_of"]["frame"]
     assert rows["segments"].tolist() == [[0, 7, 0, 1], [1, 9, 0, 1]]
     assert len(batch) == 3

@@ -119,7 +119,7 @@ def test_a_report_for_people_ends_with_counts(store):
     text = run_doctor(store)
     assert "ok   " not in text
     assert text.splitlines()[-1].startswith("0 bad, ")
-    assert text.splitlines()[-1].endswith(" ok (-v lists what is ok)")
+    assert text.splitlines()[-1].endswith(" ok (-v lists passed checks)")
     everything = run_doctor(store, "-v")
     assert "ok   machine: cores: " in everything
     assert f"ok   {store}: shards: 30 sequences in 1 shard" in everything

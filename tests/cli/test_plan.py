@@ -251,8 +251,8 @@ def test_stores_and_weights_must_match(parts):
         (["--mix", "1,1", "--by", "rows"], "--by must be one of"),
         (["--mix", "1,1", "--batches", 0], "--batches must be"),
         (["--mix", "1,1", "--temperature", -1], "--temperature must be at least 0.01"),
-        (["--by", "timesteps"], "`--by` must come with `--mix`, but there is none"),
-        (["--temperature", 4, "--batches", 9], "`--batches`, `--temperature` must"),
+        (["--by", "timesteps"], "`--by` can only be used with `--mix`, but there is none"),
+        (["--temperature", 4, "--batches", 9], "`--batches`, `--temperature` can only"),
         (["--shuffle", "blocks", "--no-shuffle"], "`--shuffle` and `--no-shuffle` are both given"),
         (["--mix", "1,1"], "missing a required argument"),
     ],
@@ -323,7 +323,7 @@ def test_a_limit_is_raised_over_the_run(store, parts):
         (["--curriculum", "1:40"], "must rise from 0, with lengths of at least 1, like 0:256"),
         (["--curriculum", "0:0"], "must rise from 0, with lengths of at least 1, like 0:256"),
         (["--curriculum", "0:40", "--segment", 0], "--segment must be an integer of at least 1"),
-        (["--segment", 5], "`--segment` must come with `--curriculum`, but there is none. Pass"),
+        (["--segment", 5], "`--segment` requires `--curriculum`, but there is none. Pass"),
         (["--zip", "40", "--curriculum", "0:40"], "`--curriculum` cannot be combined with `--zip`"),
         (
             ["--batching", "tbptt", "--lanes", 4, "--chunk", 8, "--curriculum", "0:40"],
@@ -363,7 +363,7 @@ def test_ids_are_printed_letter_by_letter(tmp_path):
 @pytest.mark.parametrize(
     ("option", "name", "text"),
     [("--plot", "plan.pdf", "`--plot` must be a path that ends in .png, but is"),
-     ("--ledger", "left.csv", "`--ledger` must be a path that ends in .jsonl, as what is written")],
+     ("--ledger", "left.csv", "`--ledger` must be a path that ends in .jsonl, the format that is")],
 )  # fmt: skip
 def test_a_file_is_named_as_what_is_written(store, tmp_path, option, name, text):
     path = tmp_path / name

@@ -38,7 +38,7 @@ def test_its_options_are_taken_from_the_others():
 
 
 def test_segments_need_a_limit():
-    with pytest.raises(ConfigError, match="`--segment` must come with `--curriculum`, but there"):
+    with pytest.raises(ConfigError, match="`--segment` requires `--curriculum`, but there"):
         take_curriculum_options({"segment": 4}, has_mix=False)
 
 

@@ -99,7 +99,7 @@ def test_files_are_never_overwritten(tmp_path):
     (tmp_path / "here" / "pyproject.toml").unlink()
     done = run("new", "mine", "--kind", "policy", "here")
     assert done.exit_code == 2
-    assert "'here/README.md' must be absent, but is there, and is never overwritten" in done.stderr
+    assert "'here/README.md' must not exist, but does, and is never overwritten" in done.stderr
     assert path.read_text() == "mine"
     assert not (tmp_path / "here" / "pyproject.toml").exists()
 

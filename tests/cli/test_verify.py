@@ -70,7 +70,7 @@ def test_several_stores_are_verified_one_after_the_other(store, tmp_path):
     assert f"{file}): DAMAGED in 1 place\n" in text
     assert text.splitlines()[-1].startswith(f"{tmp_path / 'other'}: damaged in 1 place: restore")
     said = run(store, tmp_path / "other", "--shard", 0, status=2)
-    assert "`--shard` must come with one store, but 2 are given" in said
+    assert "`--shard` requires a single store, but 2 are given" in said
 
 
 def test_every_damaged_sequence_is_named(store):
@@ -261,10 +261,10 @@ def test_damaged_bytes_of_a_shard_are_kept_however_it_is_named(shards, tmp_path,
 def test_what_cannot_be_kept_is_said(shards, store, tmp_path):
     location = f"{shards('a')[0]}::{shards('b')[0]}"
     said = run(location, "--keep-bad", tmp_path / "bad", status=1)
-    assert "note: nothing is kept of 2 places, whose bytes are not known or whose file" in said
+    assert "note: nothing is saved of 2 places: their bytes are unknown, or their file" in said
     assert not (tmp_path / "bad").exists()
     (store / "part-00001.arrow").unlink()
-    assert "is kept of 1 place, whose" in run(store, "--keep-bad", tmp_path / "bad", status=1)
+    assert "is saved of 1 place: their" in run(store, "--keep-bad", tmp_path / "bad", status=1)
 
 
 def test_bytes_of_a_url_are_not_kept_which_is_said_first(store, tmp_path):
@@ -272,7 +272,7 @@ def test_bytes_of_a_url_are_not_kept_which_is_said_first(store, tmp_path):
     for location in (url, f"{tmp_path}/a.tar::{url}"):
         said = run(store, location, "--keep-bad", tmp_path / "bad", status=2)
         assert said == (
-            "error: verify: `--keep-bad` must come with files on this machine, but "
+            "error: verify: `--keep-bad` requires files on this machine, but "
             "'https://host/a' is a URL. Copy it to this machine first, or leave the option out.\n"
         )
 

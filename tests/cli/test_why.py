@@ -76,7 +76,7 @@ def write_losses(folder, *batches, fit=1, **more):
 def test_the_worst_steps_and_their_first_sequences_are_shown(recorded):
     lines, cells = shown(recorded.logs, "--top", 2)
     assert lines[0] == (
-        "50 steps from 0 to 49; those above what is usual around them, the farthest first:"
+        "50 steps from 0 to 49; those above the losses around them, the farthest first:"
     )
     assert [row[-2:] for row in cells] == [[str(BAD), f"s0-{BAD}"]] * 2
     assert lines[-2] == "All sequences of a step:"
@@ -166,7 +166,7 @@ def test_a_step_that_does_not_stand_out_is_said_to_be_so(tmp_path):
     assert lines[0].endswith(" standard deviations above); 1 sequence in 1 batch")
     assert lines[1] == "The step does not stand out: others around it are as high."
     lines, _ = shown(tmp_path, "--top", 2)
-    assert lines[0].endswith("usual around them, none of them stands out:")
+    assert lines[0].endswith("losses around them, none of them stands out:")
 
 
 def test_a_step_that_is_high_as_a_whole_points_before_it(tmp_path):

@@ -249,7 +249,7 @@ def test_a_store_is_written_again_and_what_is_none_is_said(folder):
         ("a.flac", b"anything", "soundfile"),
         ("a.mp3", b"anything", "torchaudio"),
         ("a.ogg", b"anything", "soundfile"),
-        ("a.zip", b"anything", "what unpacks it"),
+        ("a.zip", b"anything", "a program that unpacks it"),
         ("a.txt.gz", b"anything", "gzip.open"),
         ("a.h5", b"anything", "h5py"),
         ("a.png", b"anything", "PIL"),
@@ -439,7 +439,8 @@ def test_what_is_left_out_of_a_source_is_a_note(folder):
     (folder / "in" / "latest").symlink_to("run1")
     done = write("in", "store")
     assert done.exit_code == 0
-    assert "skipped: 1 hidden file ('run1/._0.npy'), 1 link to what is read already" in done.stderr
+    skipped = "skipped: 1 hidden file ('run1/._0.npy'), 1 link to files that are read already"
+    assert skipped in done.stderr
     assert len(open_store("store")) == 1
 
 

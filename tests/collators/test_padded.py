@@ -154,7 +154,7 @@ def test_padding_that_does_not_fit_a_dtype_is_refused(padding, field, dtype):
 
 
 def test_padding_of_a_field_that_is_not_there_is_refused():
-    match = "collator 'padded': `padding` names no field 'xx'; did you mean 'x'"
+    match = "collator 'padded': `padding`: no field 'xx'; did you mean 'x'"
     with pytest.raises(ConfigError, match=match):
         collate([[3, 0, 4]], padding={"xx": 1})
 

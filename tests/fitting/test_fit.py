@@ -287,18 +287,20 @@ def test_a_view_that_carries_a_transform_is_refused():
     view = measure_lengths([[1, 2], [3]], lambda sequence, rng: sequence)
     with pytest.raises(
         ConfigError,
-        match=r"the view must not carry a transform, but carries .*lam.*\. Statistics are of what "
-        r"is stored; .* Fit on the view before `measure_lengths`, or write the results as a store",
+        match=r"the view must not carry a transform, but carries .*lam.*\. Statistics describe "
+        r"stored data; .* Fit on the view before `measure_lengths`, or write the results as a st",
     ):
         fit(view, {"x": MeanStd()})
 
 
 def test_numbers_that_are_not_those_of_classes_or_tokens(fitted):
-    with pytest.raises(ConfigError, match=r"numbers of 'label' must be in \[0, 3\), but is 3"):
+    with pytest.raises(
+        ConfigError, match=r"a class index of 'label' must be in \[0, 3\), but is 3"
+    ):
         fitted["label"].inverse([0, 3])
-    with pytest.raises(ConfigError, match="statistics: numbers must be integers, but is float64"):
+    with pytest.raises(ConfigError, match="dtype of class indices must be an integer type, but is"):
         fitted["label"].inverse([0.5])
-    with pytest.raises(ConfigError, match=r"ids of 'text' must be in \[0, 7\), but is 2 to 7"):
+    with pytest.raises(ConfigError, match=r"ids of 'text' must be within \[0, 7\), but is 2 to 7"):
         fitted["text"].inverse([2, 7])
 
 

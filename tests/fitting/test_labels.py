@@ -71,7 +71,7 @@ def test_the_number_of_unknown_labels_may_be_that_of_a_class(unknown):
     found = labels_of(["a", "b"], unknown=unknown)
     assert found.apply(["never", "a", "b"], None, None).tolist() == [unknown, 0, 1]
     assert found.inverse([0, 1]) == ["a", "b"]
-    with pytest.raises(ConfigError, match=f"another than those of classes.*but is {unknown}"):
+    with pytest.raises(ConfigError, match=f"different from those of classes.*but is {unknown}"):
         found.decode_groups([0, 1])
 
 

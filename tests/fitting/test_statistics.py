@@ -212,7 +212,7 @@ def test_an_unknown_label_is_of_no_group():
     with pytest.raises(DecodeError, match="site None of field 'x' had no value"):
         stats.inverse()({"x": np.zeros((1, 1)), "site": np.array([-100])})
     _, stats = of_sites([4, 7], Labels(unknown=1), "overall")
-    with pytest.raises(ConfigError, match=r"number of unknown labels of 'site' .*, that of 7"):
+    with pytest.raises(ConfigError, match=r"index of unknown labels of 'site' .*, that of class 7"):
         stats.inverse()({"x": np.zeros((1, 1)), "site": np.array([1])})
 
 

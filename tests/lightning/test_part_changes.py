@@ -104,7 +104,7 @@ def test_a_fit_resumes_exactly_after_a_change_and_is_replayed(checkpoints, tmp_p
         PlanError, match=r"before batch 8 of epoch 0, where other parts .* have beg"
     ):
         changed.replay(epoch=0, batch=3)
-    with pytest.raises(PlanError, match="or the run file, of the run before"):
+    with pytest.raises(PlanError, match="policy of the earlier run, or its run file"):
         replayed(0, 3, "run.yaml")
     later = data("ac", **options)
     rest = fit(later, ckpt=tmp_path / "saved" / "step=12.ckpt", max_epochs=2, model=Keeping())

@@ -87,7 +87,7 @@ def test_other_data_under_a_trainer_that_has_trained_is_warned_of(monkeypatch):
     monkeypatch.setenv("PL_GLOBAL_SEED", "5")
     run = fit(data_of(seed=None), max_epochs=1)
     monkeypatch.setenv("PL_GLOBAL_SEED", "6")
-    said = "is at step 6, but its data begins at epoch 0: data, seed, ranks or Trainer are not"
+    said = "is at step 6, but its data begins at epoch 0: data, seed, ranks or Trainer differ"
     with pytest.warns(SeqDataWarning, match=said):
         fit_again(run, 2)
 

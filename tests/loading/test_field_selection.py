@@ -86,14 +86,14 @@ def test_the_index_names_sequences_through_a_view():
     ("options", "message"),
     [
         ({"axis": "frames"}, "the policy plans on axis 'frames', but the store has time, text"),
-        ({"fields": ["xx"]}, "`fields` names no field 'xx'; did you mean 'x'"),
+        ({"fields": ["xx"]}, "`fields`: no field 'xx'; did you mean 'x'"),
         ({"shift": 1}, r"`shift` .* are 2 \(x, f\). Name the field, such as shift=\{'x': 1\}\."),
         (
             {"shift": 1, "fields": ["y"]},
             r"`shift` .* one field on axis 'time', but there are 0 \(none\)",
         ),
         ({"shift": {"x": 1, "f": 1}}, "`shift` must name one field, but is {'x': 1, 'f': 1}"),
-        ({"shift": {"y": 1}}, "`shift` names no field 'y'; .*there are: x, f"),
+        ({"shift": {"y": 1}}, "`shift`: no field 'y'. Choose one of x, f"),
         ({"shift": {"x": -1}}, "`shift` must be an integer number of timesteps.*, but is -1"),
         ({"shift": "x"}, "`shift` must be an integer number of timesteps.*, but is 'x'"),
         ({"output": Output(("lenghts",))}, "no field 'lenghts'; did you mean 'lengths'"),

@@ -363,7 +363,7 @@ def test_a_linked_field_may_come_whole_where_it_is_named(store):
 
 @pytest.mark.parametrize(("whole", "found"), [(("acc",), "'acc'"), (("beat",), "'beat'")])
 def test_only_fields_of_other_axes_come_whole(store, whole, found):
-    with pytest.raises(ConfigError, match=rf"`whole` must name fields of other axes.*{found}"):
+    with pytest.raises(ConfigError, match=rf"`whole` must name fields of axes other.*{found}"):
         Loader(store, Windows(100), whole=whole)
 
 
@@ -418,7 +418,7 @@ def test_windows_and_whole_sequences_are_not_mixed_over_linked_axes(store):
         ({"axes": {"ecg": {"hz": 3}}}, r"`axes\['ecg'\]` must be a rate, Axis\(rate, offset\)"),
         ({"rates": {"ecg": 3}, "axes": {"ecg": Axis(4)}}, r"`rates` and `axes` must agree"),
         ({"rates": {"acc": 100, "time": 50}}, r"fields of one axis must have one clock"),
-        ({"axes": {"ecg": "ecg"}}, r"`axes` goes with data in memory, but the data is a path"),
+        ({"axes": {"ecg": "ecg"}}, r"`axes` is for data in memory, but the data is a path"),
     ],
 )
 def test_rates_that_do_not_fit_are_refused(tmp_path, arguments, message):

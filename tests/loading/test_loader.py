@@ -357,7 +357,7 @@ def test_policy_and_collator_may_be_given_by_name():
         ({"epoch": -1}, "`epoch` must be an integer from 0.*, but is -1"),
         ({"epoch": 0.5}, "`epoch` must be an integer.*, but is 0.5"),
         ({"accumulate": 0}, "`accumulate` must be an integer of at least 1.*, but is 0"),
-        ({"fields": ("z",)}, "`fields` names no field 'z'"),
+        ({"fields": ("z",)}, "`fields`: no field 'z'"),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused(options, message):

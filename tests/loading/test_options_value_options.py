@@ -136,7 +136,7 @@ def test_a_batch_of_bad_sequences_alone_has_the_dtype_too():
         ({"dtype": "float"}, "`dtype` must be one of .* but is 'float'. Pass its name"),
         (
             {"dtype": "int64"},
-            "`dtype` for all fields must be one of floats, .*dtype={'x': 'int64'}",
+            "`dtype` for all fields must be a dtype of floats, .*dtype={'x': 'int64'}",
         ),
         ({"dtype": {"x": "f4"}}, r"`dtype\['x'\]` must be one of"),
         ({"check_values": 1}, "`check_values` must be True or False, but is 1"),
@@ -148,7 +148,7 @@ def test_options_that_are_invalid_are_refused(options, said):
 
 
 def test_a_field_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match=r"`dtype` names .*w"):
+    with pytest.raises(ConfigError, match=r"`dtype`: no field .*w"):
         list(Loader(ROWS, FEW, dtype={"w": "int8"}))
 
 

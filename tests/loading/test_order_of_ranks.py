@@ -194,7 +194,7 @@ def test_a_state_that_does_not_fit_leaves_the_order_as_it_was():
 @pytest.mark.parametrize(
     ("cache", "policy", "says"),
     [
-        (3_000, Fixed(8), r"an epoch fetches it about \d+ times.*remote='ranges'"),
+        (3_000, Fixed(8), r"an epoch fetches the data about \d+ times.*remote='ranges'"),
         (3_000, Fixed(8, shuffle="blocks"), None),
         (3_000, Fixed(8, shuffle=False), None),
         (1 << 30, Fixed(8), None),

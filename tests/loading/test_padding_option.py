@@ -44,7 +44,7 @@ def test_of_a_zip_each_part_takes_its_fields():
 
 
 def test_it_is_refused_where_nothing_is_padded_or_two_are_given():
-    with pytest.raises(ConfigError, match="`padding` goes with a collator that pads, but `collat"):
+    with pytest.raises(ConfigError, match="`padding` requires a collator that pads, but `collat"):
         Loader(ROWS, FIXED, padding=1, collator="varlen")
     with pytest.raises(ConfigError, match="`padding` is 1, and `collator` has 2"):
         Loader(ROWS, FIXED, padding=1, collator=Padded(2))
@@ -55,9 +55,7 @@ def test_values_and_names_are_checked():
         Loader(ROWS, FIXED, padding="x")
     with pytest.raises(ConfigError, match="`padding` must be a number, or field -> number, but is"):
         SequenceDataModule(train=ROWS, padding={"x": None})
-    with pytest.raises(
-        ConfigError, match="`padding` names no field 'token'; did you mean 'tokens'"
-    ):
+    with pytest.raises(ConfigError, match="`padding`: no field 'token'; did you mean 'tokens'"):
         list(Loader(ROWS, FIXED, padding={"token": 1}))
     with pytest.raises(ConfigError, match="`padding` of field 'tokens' must be a value of int64"):
         list(Loader(ROWS, FIXED, padding={"tokens": 0.5}))

@@ -141,13 +141,13 @@ def test_the_same_store_may_be_two_parts(tmp_path):
     ("parts", "options", "said"),
     [
         ({"labelled": []}, {}, r"'labelled' must have at least one sequence|labelled"),
-        ({}, {"fields": ("z",)}, r"`fields` names no field 'z'"),
+        ({}, {"fields": ("z",)}, r"`fields`: no field 'z'"),
         (
             {},
             {"fields": ("y",)},
             r"`fields` must name at least one field of part 'unlabelled', .* Add one of x",
         ),
-        ({}, {"shift": {"z": 1}}, r"part 'labelled': loader: `shift` names no field 'z'"),
+        ({}, {"shift": {"z": 1}}, r"part 'labelled': loader: `shift`: no field 'z'"),
         ({"labelled": None}, {}, r"data: part 'labelled'"),
     ],
 )

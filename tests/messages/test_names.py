@@ -44,7 +44,7 @@ def test_an_attribute_of_a_batch(batch):
     _ = batch.length
 
 
-@says(KeyError, "'z'", "there are: x")
+@says(KeyError, "'z'", "Choose one of x")
 def test_a_field_of_the_context_of_windows(store):
     batch = next(iter(Loader(store, Windows(size=4, stride=1, batch_size=2, horizon=1))))
     _ = batch.context["z"]

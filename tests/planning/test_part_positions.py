@@ -28,7 +28,7 @@ def test_positions_are_told_from_weights_by_their_text():
 
 @pytest.mark.parametrize("text", ["@", "@1.2", "@1.2,3", "@1.2,3.4,5.6", "@1.2,-3.4", "@1.2;3.4"])
 def test_damaged_positions_are_refused(text):
-    with pytest.raises(ConfigError, match="saved positions must be those of 2 parts, but is '@"):
+    with pytest.raises(ConfigError, match="saved positions must be those of 2 parts, but are '"):
         PartPositions.from_text(text, 2)
 
 

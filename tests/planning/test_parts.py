@@ -85,7 +85,7 @@ def test_sequences_and_timesteps_are_counted_without_a_plan():
         ("fixed", "the policy of part 'a' must be a policy, but is 'fixed'"),
         (Fixed, "the policy of part 'a' must be a policy"),
         (TBPTT(2, 4), "the batches of part 'a' must be independent"),
-        (Weighted(TokenBudget(8), [1.0, 2.0]), "the epochs of part 'a' must have equally many"),
+        (Weighted(TokenBudget(8), [1.0, 2.0]), "the epochs of part 'a' must all have the same"),
     ],
 )
 def test_policies_that_cannot_be_a_part(policy, said):

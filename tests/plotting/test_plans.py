@@ -34,8 +34,8 @@ def test_parts_of_a_mixture_are_counted(shuffle):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("lanes", "plan: `kind` must be another than 'lanes' for a plan without lanes, but is"),
-        ("parts", "plan: `kind` must be another than 'parts' for a plan of one store, but is"),
+        ("lanes", "plan: `kind` must not be 'lanes' for a plan without lanes. Draw"),
+        ("parts", "plan: `kind` must not be 'parts' for a plan of one store. Draw"),
         ("pie", "plan: `kind` must be one of 'batches', 'padding', 'lengths', 'lanes', 'parts', "),
     ],
 )

@@ -193,8 +193,8 @@ def test_what_a_later_segment_would_refuse_is_told_before_the_run():
         ({"max_length": None, "by": 5, "segment": 5}, "must be a function of the segment, but is"),
         (
             {"policy": Weighted(TokenBudget(99)), "segment": 5},
-            r"every epoch of `policy` must have equally many batches, but those of Weighted vary. "
-            r"Pass e.g. TokenBudget\(16384\), or",
+            r"the epochs of `policy` must all have the same number of batches, but those of "
+            r"Weighted vary. Pass e.g. TokenBudget\(16384\), or",
         ),
     ],
 )

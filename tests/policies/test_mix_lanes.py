@@ -246,8 +246,8 @@ BOTH = (
 @pytest.mark.parametrize(
     ("parts", "options", "message"),
     [
-        ({"code": TBPTT(2, 3), "prose": TBPTT(2, 3)}, {"by": "timesteps"}, "without `by='time"),
-        ({"code": 1, "prose": 1}, {"policy": TBPTT(2, 3), "rows": True}, "without `rows=True`"),
+        ({"code": TBPTT(2, 3), "prose": TBPTT(2, 3)}, {"by": "timesteps"}, "`by='timesteps'` can"),
+        ({"code": 1, "prose": 1}, {"policy": TBPTT(2, 3), "rows": True}, "`rows=True` cannot be"),
         ({"code": 1, "prose": 1}, {"policy": TBPTT(1, 3)}, "each of 2 parts must have a lane, but"),
         (
             {"code": TBPTT(2, 3, continuous=True), "prose": TBPTT(2, 3)}, {},
@@ -258,7 +258,7 @@ BOTH = (
             {"code": TBPTT(2, 3, segments=True, jitter=True), "prose": TBPTT(2, 3)}, {},
             "part 'code' must be without `jitter`",
         ),
-        ({"code": TBPTT(2, lambda epoch: 3), "prose": TBPTT(2, 3)}, {}, "equally many steps, but"),
+        ({"code": TBPTT(2, lambda epoch: 3), "prose": TBPTT(2, 3)}, {}, "same number of steps"),
         (
             {"code": Fixed(2), "prose": 1}, {},
             r"part 'code' must have a weight, but is Fixed\(.*Write Part\(weight, policy\)",
@@ -278,8 +278,8 @@ def test_an_empty_part_and_segments_are_refused():
     with pytest.raises(PlanError, match="part 'prose' must have a sequence to draw, but has none"):
         mix.plan(index_of({"code": [3], "prose": [0]}), seed=0, epoch=0)
     loader = Loader(make_parts(), Segments(mix, batches=2))
-    with pytest.raises(ConfigError, match="weights of a mixture of lanes must stay, since each"):
+    with pytest.raises(ConfigError, match="weights of a mixture of lanes must not change, since"):
         list(loader)
     loader = Loader(make_parts(), Segments(mix, batches=2))
-    with pytest.raises(ConfigError, match="weights of a mixture of lanes must stay, since each"):
+    with pytest.raises(ConfigError, match="weights of a mixture of lanes must not change, since"):
         loader.set_weights({"code": 1, "prose": 2})

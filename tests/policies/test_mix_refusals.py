@@ -127,6 +127,6 @@ def test_epochs_of_a_part_do_not_vary():
             return 3 + epoch
 
     with pytest.raises(
-        ConfigError, match=r"part 'a' must have equally many batches, .*Varying vary"
+        ConfigError, match=r"part 'a' must all have the same number of batches, .*Varying vary"
     ):
         Mix({"a": 1}, Varying())

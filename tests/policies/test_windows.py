@@ -276,11 +276,11 @@ def test_aligned_windows_are_at_one_position_of_all_sequences():
         ({"size": (5, 2)}, r"`size` must be an integer, or \(low, high\) with 1 <= low <= high"),
         ({"size": (0, 2)}, r"`size` must be an integer, or \(low, high\)"),
         ({"size": (1, 2, 3)}, r"`size` must be an integer, or \(low, high\)"),
-        ({"size": (1, 2), "min_size": 1}, "`min_size` goes with one `size`, but `size` is"),
+        ({"size": (1, 2), "min_size": 1}, "`min_size` requires a single `size`, but `size` is"),
         ({"size": 4, "min_size": 5}, "`min_size` must be at most `size`, 4, but is 5"),
         ({"size": 4, "min_size": 0}, "`min_size` must be an integer of at least 1, but is 0"),
-        ({"size": 4, "aligned": True, "random": True}, "`aligned` goes with .* is random=True"),
-        ({"size": (2, 4), "aligned": True}, "`aligned` goes with .* several sizes of windows"),
+        ({"size": 4, "aligned": True, "random": True}, "`aligned` requires .* with random=True"),
+        ({"size": (2, 4), "aligned": True}, "`aligned` requires .* with several sizes of windows"),
     ],
 )
 def test_sizes_that_cannot_be_meant_are_refused(options, message):

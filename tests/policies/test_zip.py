@@ -69,7 +69,7 @@ def test_without_shuffle_every_part_is_in_its_order():
         (({"a": TBPTT(4, 8)},), r"batches of part 'a' must be independent, but those of TBPTT"),
         (
             ({"a": Weighted(TokenBudget(30))},),
-            r"epochs of part 'a' must have equally many batches, but those of Weighted vary",
+            r"part 'a' must all have the same number of batches, but those of Weighted vary",
         ),
         (
             ({"a": Curriculum(Fixed(2), max_length=[(0, 3)])},),
@@ -77,7 +77,7 @@ def test_without_shuffle_every_part_is_in_its_order():
         ),
         (
             ({"a": Segments(Weighted(Fixed(2)), batches=2)},),
-            r"the weights of part 'a' must stay in an epoch, but those of Segments may change",
+            r"weights of part 'a' must not change within an epoch, but those of Segments may",
         ),
         (({"a": Mix({"b": 1}, Fixed(2))},), r"part 'a' must batch one store, but is a Mix"),
         (({"a": Zip({"b": Fixed(2)})},), r"part 'a' must batch one store, but is a Zip"),

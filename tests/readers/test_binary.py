@@ -87,7 +87,7 @@ def test_bytes_behind_an_array_are_refused(tmp_path):
         (b"ARROW1\0\0", ".arrow", "pyarrow.ipc.open_file"),
         (b"FEA1", ".feather", "pyarrow.feather.read_table"),
         (b"PAR1", ".parquet", "pyarrow.parquet.read_table"),
-        (b"MMIDIDX\0\0", ".idx", "what wrote it .Megatron's, fairseq's: name the .bin"),
+        (b"MMIDIDX\0\0", ".idx", "the library that wrote it .Megatron's, fairseq's: name the .bin"),
     ],
 )
 def test_tables_and_indexes_are_known_by_their_first_bytes(tmp_path, content, suffix, library):

@@ -258,8 +258,8 @@ def test_equal_values_in_two_groups_are_no_reason_to_warn():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"order": "t"}, "`order` must go with `group`, but is 't' alone"),
-        ({"group": "g", "order": "g"}, "`order` must be another column than `group`"),
+        ({"order": "t"}, "`order` requires `group`, but is 't' without it"),
+        ({"group": "g", "order": "g"}, "`order` must differ from `group`"),
         ({"group": "g", "order": "when"}, "no column 'when'"),
     ],
 )

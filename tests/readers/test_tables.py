@@ -153,7 +153,7 @@ def test_lists_of_unequal_lists_are_refused(tmp_path):
     save(tmp_path / "t.jsonl", {"x": [[[1, 2], [3]]]})
     with pytest.raises(
         DecodeError,
-        match="must hold equally many numbers per timestep, but holds vectors of 1 to 2",
+        match="must hold the same number of values per timestep, but holds vectors of 1 to 2",
     ):
         read(tmp_path, kind="jsonl")
 

@@ -20,11 +20,11 @@ def test_a_batch_without_lanes_is_refused():
     states, module = LaneStates(), module_of("lstm")
     (batch, *_) = batches(series([20, 7]), Fixed(2))
     with refuses(
-        "batch: `lanes` must be that of a batch with lanes, but is None. Plan with a policy"
+        "batch: `lanes` must come from a batch with lanes, but is None. Plan with a policy"
     ):
         states.take(batch)
     with refuses(
-        "batch: `lanes` must be that of a batch with lanes, but is None. Plan with a policy"
+        "batch: `lanes` must come from a batch with lanes, but is None. Plan with a policy"
     ):
         states.put(batch, pair(1.0))
     del module

@@ -135,7 +135,7 @@ def test_a_resumed_fit_that_ends_earlier_leaves_no_segments_behind_its_end(tmp_p
     [
         (lambda path: path.unlink(), "'seqdata-run-weights/epoch-0-batch-8.npz' next to seqdata"),
         (lambda path: path.write_bytes(path.read_bytes()[:-200]), "which cannot be read"),
-        (lambda path: np.savez(path, values=np.ones(30)), "must be with their digest, but is"),
+        (lambda path: np.savez(path, values=np.ones(30)), "must have a digest, but do not"),
         (
             lambda path: path.write_bytes(path.with_name("epoch-0-batch-16.npz").read_bytes()),
             "its checksum does not match",

@@ -144,7 +144,7 @@ def test_a_missing_value_is_named_by_its_row(array, text):
 def test_timesteps_have_one_width_and_the_one_that_was_counted():
     uneven = pa.array([[[1, 2], [3]]])
     with pytest.raises(
-        DecodeError, match="must hold equally many numbers per timestep, but holds vec"
+        DecodeError, match="must hold the same number of values per timestep, but holds vec"
     ):
         decode(uneven)
     assert decode(pa.array([[], []], pa.list_(pa.list_(pa.int8())))).values.shape == (0, 0)

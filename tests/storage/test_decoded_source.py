@@ -78,7 +78,7 @@ def test_bytes_that_are_not_text_are_named():
 
 def test_a_unit_holds_what_was_counted():
     source, _ = make(lengths=(2, 0, 4))
-    text = r'sequence 2, field "x": must have 4 timesteps as were counted, but has 3: the file'
+    text = r'sequence 2, field "x": must have 4 timesteps, as counted before, but has 3: the file'
     with pytest.raises(CorruptSampleError, match=text):
         source.column(spans([2, 0, 1]))
 

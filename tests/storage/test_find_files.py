@@ -68,7 +68,7 @@ def test_a_link_to_what_is_read_already_is_not_followed(tmp_path, target):
     found = find_files(data, is_x)
     assert found.names == ["run1/0.x", "run1/deep/1.x"]
     assert found.repeated == ["a", "latest", "run1/deep/up"]
-    assert describe_left_out(found) == "3 links to what is read already ('a')"
+    assert describe_left_out(found) == "3 links to files that are read already ('a')"
 
 
 def test_links_to_other_folders_are_followed_once(tmp_path):

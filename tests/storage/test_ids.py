@@ -193,7 +193,7 @@ def test_an_id_of_two_sequences_names_both_places(tmp_path):
     assert joined.find(["rec-0001", "rec-0004"]).tolist() == [1, 5]
     with pytest.raises(
         ConfigError,
-        match=r"id 'rec-0002' must be that of one sequence, but is that of sequence 2 \(.*one.*\) "
+        match=r"id 'rec-0002' must belong to one sequence, but belongs to sequence 2 \(.*one.*\) "
         r"and sequence 3 \(.*two.*\)",
     ):
         joined["rec-0002"]

@@ -234,7 +234,7 @@ def test_an_object_with_the_name_of_a_folder_is_refused(url, remote, server):
     server.filesystem.call_s3(
         "put_object", Bucket=url.partition("://")[2], Key="day=1", Body=b"no folder"
     )
-    with pytest.raises(DataError, match=r"must have a name that is not also that of a folder"):
+    with pytest.raises(DataError, match=r"must not have the name of a folder, but does"):
         fetch_copies(url, remote, texts)
 
 

@@ -110,7 +110,7 @@ def test_a_field_that_cannot_name_sequences_is_refused(rows, name, error, messag
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        (iter(ROWS), {}, r"`id` \('utt'\) goes with a store, .* but the data is a list_iterator"),
+        (iter(ROWS), {}, r"`id` \('utt'\) is for a store, .* but the data is a list_iterator"),
         (ROWS, {"key": "n"}, r"`id` \('utt'\) and `key` \('n'\) cannot be combined"),
         (pd.DataFrame(ROWS), {"group": "n"}, r"and `group` \('n'\) cannot be combined"),
     ],

@@ -122,8 +122,8 @@ def test_a_split_of_a_saved_dataset_dict_is_opened(tmp_path):
     [
         ("{0}", r"`split` must be one of its splits \(test, train\), but is 'val'. Choose another"),
         ("{0}/none", "must be a folder for `split='val'`, but is not. Name the files of the split"),
-        ("s3://bucket/folder", r"`split` \('val'\) goes with the path of a folder, .* is a URL"),
-        ([[1, 2]], r"goes with the path of a folder, but the data is a list. Leave it out"),
+        ("s3://bucket/folder", r"`split` \('val'\) is for the path of a folder, .* is a URL"),
+        ([[1, 2]], r"is for the path of a folder, but the data is a list. Leave it out"),
     ],
 )
 def test_a_split_that_is_not_there_is_refused(tmp_path, location, message):

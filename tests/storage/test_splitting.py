@@ -292,9 +292,7 @@ def test_ids_that_lie_outside_of_their_shard_are_an_error_of_split(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[at + 8 * 4 : at + 8 * 5] = (1 << 62).to_bytes(8, "little")
     path.write_bytes(raw)
-    with pytest.raises(
-        CorruptSampleError, match=r"sequence 3.*must be inside of .* bytes, but is at"
-    ):
+    with pytest.raises(CorruptSampleError, match=r"sequence 3.*must be inside .* bytes, but is at"):
         split(store, {"a": 0.5, "b": 0.5})
 
 
@@ -365,7 +363,10 @@ def test_stratified_folds_keep_copies_together():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda s: split(s, [0.8, 0.2]), r"must be names with fractions, but is \[0.8, 0.2\]"),
+        (
+            lambda s: split(s, [0.8, 0.2]),
+            r"must be a mapping of names to fractions, but is \[0.8, 0.2\]",
+        ),
         (lambda s: split(s, {"a": "0.8", "b": 0.2}), "must be fractions above 0 that add up to 1"),
         (lambda s: split(s, {"a": 1}, by="level", stratify="raw"), "cannot both be given, but are"),
         (lambda s: folds(s, 2, by="level", stratify="raw"), "cannot both be given"),

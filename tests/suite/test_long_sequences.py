@@ -92,7 +92,7 @@ def test_a_store_is_written_once(tmp_path, monkeypatch):
     [
         ({"seconds": 2.0}, "one of `seconds` and `chunk` .* must be given, but both are"),
         ({"chunk": None}, "one of `seconds` and `chunk` .* must be given, but neither is"),
-        ({"hop": 1.0}, "`hop` goes with windows of `seconds`, but is 1.0 without them"),
+        ({"hop": 1.0}, "`hop` requires windows of `seconds`, but is 1.0 without them"),
         ({"mode": "stream"}, "`mode` must be 'windows' or 'tbptt', but is 'stream'"),
         ({"read": "twice"}, "`read` must be 'in_place' or 'write_once', but is 'twice'"),
         ({"scale": "minmax"}, "`scale` must be 'standard'"),

@@ -138,10 +138,10 @@ def test_the_package_is_named_if_it_is_not_installed(monkeypatch):
     ("options", "message"),
     [
         ({"layout": "ragged"}, "`layout` must be 'tbptt', 'packed' or 'padded', but is 'ragged'"),
-        ({"max_tokens": 4}, "`max_tokens` does not go with layout='tbptt', but is 4"),
+        ({"max_tokens": 4}, "`max_tokens` cannot be used with layout='tbptt', but is 4"),
         (
             {"source": {"a": "b"}, "curriculum": [[0, 8], [1, 32]]},
-            "the epochs of part 'a' must have equally many steps",
+            "the epochs of part 'a' must all have the same number of steps",
         ),
         ({"weights": {"a": 1}}, "`weights` are for several sources by name"),
         ({"curriculum": [[1, 8]]}, "`curriculum` must be pairs whose epochs increase from 0"),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Band = NDArray[Any]
 Decode = Callable[[], Band]
 Prepare = Callable[[list[int]], list[Decode]]
-"""``prepare(bands)`` reads the chunks of bands, and returns what decodes each."""
+"""``prepare(bands)`` reads the chunks of bands, and returns a decoder of each."""
 _MOST_AHEAD = 64  # bands that are decoded ahead at once
 _THREADS = 8
 
@@ -30,7 +30,7 @@ def _run(job: Decode) -> Band:
 
 
 class BandCache:
-    """Bands by number; the least recently used ones are dropped.
+    """Bands by index; the least recently used ones are dropped.
 
     It is of one process: a forked child makes its own, with no lock or thread of its parent.
 
@@ -58,7 +58,7 @@ class BandCache:
         return self._pool is not None
 
     def get(self, numbers: Iterable[int]) -> dict[int, Band]:
-        """Return bands by number; those that are not kept are read and decoded.
+        """Return bands by index; those that are not kept are read and decoded.
 
         Raises:
             DataError: If a chunk is damaged.

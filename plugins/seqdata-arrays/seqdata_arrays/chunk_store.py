@@ -104,7 +104,7 @@ class ChunkStore:
         first_chunks: The number of the first chunk of each file.
         cache_bytes: Maximum size of the decoded chunks that a process keeps.
         keys: ``unique``, or ``by_shard``: ids are ``file/id``.
-        reopen: Returns what ``__reduce__`` returns.
+        reopen: Callable that builds the value of ``__reduce__``.
 
     Raises:
         DecodeError: If files differ in their fields, or an id is there twice.
@@ -302,7 +302,7 @@ class ChunkStore:
 
         Returns:
             int64 (n, 4), first and last row in the array, its rows per band, its first band; int64
-            (n+1,), offsets; and the bands of all spans, one behind another.
+            (n+1,), offsets; and the bands of all spans, one after another.
         """
         numbers = spans[:, 0]
         arrays = table.arrays[numbers]
@@ -366,14 +366,14 @@ class ChunkStore:
         return self._cache
 
     def _chunks_of(self, band: int) -> NDArray[np.int64]:
-        """Return the numbers of the chunks of a band, int64 (k,)."""
+        """Return the indices of the chunks of a band, int64 (k,)."""
         array = int(np.searchsorted(self._first_bands, band, side="right")) - 1
         count = self._arrays[array].chunks_of_band
         first = int(self._first_chunks[array]) + (band - int(self._first_bands[array])) * count
         return np.arange(first, first + count)
 
     def _prepare(self, bands: list[int]) -> list[Decode]:
-        """Read the chunks of bands; return what decodes each."""
+        """Read the chunks of bands; return a decoder of each."""
         chunks = [self._chunks_of(band) for band in bands]
         numbers = np.concatenate(chunks)
         try:

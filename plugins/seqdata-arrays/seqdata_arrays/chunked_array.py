@@ -1,4 +1,4 @@
-"""One array in chunks: its grid, and what turns the stored bytes of a chunk into numbers.
+"""One array in chunks: its grid, and the conversion of the stored bytes of a chunk to numbers.
 
 Reads: bytes. Makes: arrays of bands, a band being the chunks of the same timesteps.
 """
@@ -115,7 +115,7 @@ class ChunkedArray:
         content = self.decode(stored, mask, size)
         found = memoryview(content).nbytes
         if found != size:
-            raise ValueError(f"it becomes {found} bytes, not {size}")
+            raise ValueError(f"it decompresses to {found} bytes, not {size}")
         values: NDArray[Any] = np.frombuffer(content, self.dtype)
         return values.reshape(shape, order=self.order)
 

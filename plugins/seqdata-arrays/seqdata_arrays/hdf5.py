@@ -210,7 +210,7 @@ class StoreWithTexts:
 
     Args:
         store: The files.
-        reopen: What ``__reduce__`` returns.
+        reopen: Value of ``__reduce__``.
     """
 
     def __init__(self, store: ShardStore, reopen: tuple[Any, ...]) -> None:

@@ -77,7 +77,7 @@ class HDF5Format:
     """HDF5 files: a ``FileFormat``.
 
     Attributes:
-        options: Options of what is read.
+        options: Options of reading.
         is_chunked: Whether files are indexed by chunk where they could be read in place, too.
     """
 
@@ -199,10 +199,10 @@ class _StoredArray:
     """The positions of the chunks of an array.
 
     Attributes:
-        facts: What is kept as JSON.
-        begins: int64 (chunks,), the first byte of each.
+        facts: Path, dtype, shape, chunks and filters of the array, for JSON.
+        begins: int64 (chunks,), the first byte of each chunk.
         sizes: int64 (chunks,), bytes.
-        masks: int64 (chunks,), the filters that it skips; or that it was never written.
+        masks: int64 (chunks,), bits of the filters that a chunk skips; ``MISSING``: not written.
     """
 
     facts: dict[str, Any]

@@ -36,7 +36,7 @@ class ArrayOptions:
             recording. None: all numbers.
         per: A sequence is a ``"group"``, an ``"array"`` or a ``"file"``; None: groups that hold
             arrays of the same names, or the file if there is one group.
-        lengths: Name of the array of lengths, integers (n,), where sequences lie one behind
+        lengths: Name of the array of lengths, integers (n,), where sequences lie one after
             another in long arrays.
         offsets: Name of the array of offsets, integers (n+1,), in place of ``lengths``.
         ids: Name of the array of ids (n,), strings or integers, with ``lengths`` or ``offsets``.
@@ -82,7 +82,7 @@ class ArrayOptions:
             )
         if self.ids is not None and not self.is_long:
             raise ConfigError(
-                f"{where}: `ids` must come with `lengths` or `offsets`, but is {self.ids!r} without"
+                f"{where}: `ids` requires `lengths` or `offsets`, but is {self.ids!r} without"
             )
         if type(self.cache_bytes) is not int or self.cache_bytes < 0:
             needed = "an integer of at least 0"
@@ -91,7 +91,7 @@ class ArrayOptions:
 
     @property
     def is_long(self) -> bool:
-        """Whether sequences lie one behind another in long arrays."""
+        """Whether sequences lie one after another in long arrays."""
         return self.lengths is not None or self.offsets is not None
 
     @property
@@ -311,7 +311,7 @@ def _lay_arrays(tree: Tree, options: ArrayOptions) -> Layout:
     """Return sequences that are arrays of one field."""
     names = list(options.names or {"x": ""})
     if len(names) != 1:
-        _refuse(f"per='array' must come with one name in `fields`, but has {_list(names)}")
+        _refuse(f"per='array' requires one name in `fields`, but has {_list(names)}")
     nodes = [tree.arrays[path] for path in sorted(tree.arrays, key=natural_order)]
     _check_numbers(nodes[0])
     _check_alike(names[0], nodes, is_whole=False)
@@ -325,7 +325,7 @@ def _lay_arrays(tree: Tree, options: ArrayOptions) -> Layout:
 
 
 def _lay_long(tree: Tree, options: ArrayOptions) -> Layout:
-    """Return sequences that lie one behind another in long arrays."""
+    """Return sequences that lie one after another in long arrays."""
     offsets = _read_offsets(tree, options)
     count, total = len(offsets) - 1, int(offsets[-1])
     index = {options.lengths, options.offsets, options.ids}

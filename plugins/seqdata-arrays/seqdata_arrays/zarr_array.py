@@ -1,4 +1,4 @@
-"""One array of Zarr (v2 or v3): its metadata, the files of its chunks, and what decodes them.
+"""One array of Zarr (v2 or v3): its metadata, the files of its chunks, and their decoder.
 
 Reads: metadata as JSON. Makes: arrays in chunks.
 """
@@ -114,9 +114,9 @@ class ZarrArray:
         chunked: The array in chunks.
         prefix: Beginning of the names of its files, such as ``c/``.
         separator: Separator of the numbers in the names.
-        shards: Where chunks lie in a file; None: each is a file.
-        files: Name of each file that is there -> its size in bytes; None: they are not listed.
-        indexes: Name of a file -> its index of chunks, as far as it was read.
+        shards: Layout of the chunks in a file; None: each chunk is a file.
+        files: Name of each existing file -> its size in bytes; None: they are not listed.
+        indexes: Name of a file -> its index of chunks, of the files read so far.
     """
 
     folder: ZarrFolder
@@ -138,7 +138,7 @@ class ZarrArray:
         return name, int(np.ravel_multi_index(inside, per))
 
     def find_chunk(self, name: str, inside: int, size: int) -> tuple[int, int] | None:
-        """Return first byte and one past the last of a chunk in its file; None: it is not there.
+        """Return first byte and one past the last of a chunk in its file; None: it does not exist.
 
         Args:
             name: Name of the file, whose index is in ``indexes`` if it is a shard.

@@ -214,7 +214,7 @@ class RemoteFolder:
 
         Raises:
             RemoteReadError: If a request fails, or all of them are refused: a bucket that may not
-                be listed also refuses what is not there.
+                be listed also refuses missing files.
         """
         found: dict[str, bytes] = {}
         refusal: RemoteReadError | None = None
@@ -235,7 +235,7 @@ class RemoteFolder:
         """Return the documents of the consolidated metadata; without it, those of the root.
 
         Raises:
-            MissingShardError: If it is needed, and is not there.
+            MissingShardError: If it is needed, and does not exist.
         """
         is_listed = self._paths is not None
         documents: dict[str, Any] = {}

@@ -104,7 +104,7 @@ def open_zarr(
         version: Digest of the tags of remote files, which must be the same.
 
     Raises:
-        ConfigError: If nothing is there.
+        ConfigError: If the location has no Zarr folder.
         DataError: If it is damaged, changed, or does not hold what the options say.
     """
     tree, chunk_files, folders = _find_folders(root, remote)
@@ -151,7 +151,7 @@ def _find_folders(
 
 
 def _list_files(arrays: Sequence[ZarrArray]) -> list[str]:
-    """Return the paths of the files of arrays, as far as they are listed."""
+    """Return the paths of the files of arrays; arrays whose files are not listed add none."""
     return [
         array.folder.locate(f"{array.chunked.path}/{name}".strip("/"))
         for array in arrays
@@ -270,7 +270,7 @@ class _ZarrChunks:
 
     Attributes:
         location: Location, for messages.
-        arrays: The arrays, whose chunks are numbered one behind another.
+        arrays: The arrays, whose chunks are numbered one after another.
         files: The files of the arrays.
         fingerprint: Digest of metadata, names and sizes of files.
     """

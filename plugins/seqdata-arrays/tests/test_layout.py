@@ -123,7 +123,7 @@ def test_attributes_and_single_values_are_fields_of_a_sequence(tmp_path):
         ({"x": [1], "n": [2, -1]}, {"lengths": "n"}, "must begin at 0 and not decrease"),
         ({"x": [1, 2, 3], "n": [2]}, {"lengths": "n"}, r"must have 2 rows, one per timestep, or 1"),
         ({"x": [1], "n": [1], "i": [.5]}, {"lengths": "n", "ids": "i"}, "`ids` must hold 1 texts"),
-        ({"x": [1], "y": [1]}, {"per": "array", "fields": ["x", "y"]}, "must come with one name"),
+        ({"x": [1], "y": [1]}, {"per": "array", "fields": ["x", "y"]}, "requires one name"),
         ({"x": 1.0}, {"per": "array"}, "needs a dimension for time, but 'x' is one number"),
     ],
 )  # fmt: skip
@@ -166,7 +166,7 @@ def test_values_that_are_too_large_for_an_index_are_refused(tmp_path, monkeypatc
         ({"per": "row"}, "`per` must be one of group, array, file, or None, but is 'row'"),
         ({"lengths": "n", "offsets": "o"}, "one of `lengths` and `offsets` must be given"),
         ({"lengths": "n", "per": "file"}, "`per` must be left out with `lengths`"),
-        ({"ids": "i"}, "`ids` must come with `lengths` or `offsets`"),
+        ({"ids": "i"}, "`ids` requires `lengths` or `offsets`"),
         ({"cache_bytes": -1}, "`cache_bytes` must be an integer of at least 0, but is -1"),
     ],
 )

@@ -76,7 +76,7 @@ def check_declared_sizes(file: Readable) -> None:
     """Raise if AIFF, AU, CAF, W64 or NIST is not as long as its header says.
 
     Raises:
-        ValueError: If so.
+        ValueError: If the file was cut off, contradicts its header, or the header has no size.
     """
     head = file.read(0, min(_AHEAD, file.size))
     if head[:4] == b"FORM" and len(head) >= 12:
@@ -108,7 +108,9 @@ def _check_size(size: int) -> int:
 
 def _check_end(what: str, end: int, size: int) -> None:
     if end > size:
-        raise ValueError(f"says that {what} ends at byte {end}, but has {size}: it was cut off")
+        raise ValueError(
+            f"says that {what} ends at byte {end}, but has {size} bytes: it was cut off"
+        )
 
 
 def _check_exact(end: int, size: int) -> None:

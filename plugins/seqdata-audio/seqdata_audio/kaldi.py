@@ -125,7 +125,7 @@ def _read_list(location: str | os.PathLike[str]) -> tuple[str, list[str]]:
     """Return the location of the archives of a list, and the names of its entries.
 
     Raises:
-        ConfigError: If it is not there, or an entry is not a position in an archive.
+        ConfigError: If it does not exist, or an entry is not a position in an archive.
         DataError: If a name stands twice.
     """
     path = Path(location)
@@ -146,7 +146,7 @@ def _read_list(location: str | os.PathLike[str]) -> tuple[str, list[str]]:
 
 
 def _read_name(file: RandomAccessFile, at: int) -> tuple[str, int]:
-    """Return the name of an entry, and the position behind the mark of binary values."""
+    """Return the name of an entry, and the position after the mark of binary values."""
     head = file.read(at, at + _LONGEST_NAME)
     name, space, rest = head.partition(b" ")
     behind = at + len(name) + 1

@@ -85,10 +85,10 @@ def read_pairs(path: Path, meaning: str) -> dict[str, str]:
 
     Args:
         path: The file.
-        meaning: What it says, for the error.
+        meaning: Meaning of the column, for the error.
 
     Raises:
-        ConfigError: If it is not there.
+        ConfigError: If it does not exist.
         DataError: If a name stands twice.
     """
     if not path.exists():

@@ -50,7 +50,7 @@ class MpegFrames:
         return self.count * self.samples
 
     def take(self, content: bytes) -> bytes:
-        """Return the frames of a file, behind a tag so long that libsndfile reads them all.
+        """Return the frames of a file, after a tag so long that libsndfile reads them all.
 
         It guesses no more samples than the size of the file divided by that of a frame.
         """
@@ -156,7 +156,7 @@ def _sizes_of(version: int, layer: int, rate_index: int) -> tuple[int, ...]:
 
 
 def _skip_tags(content: bytes, at: int) -> int:
-    """Return the first byte behind the ID3v2 tags that begin at a byte."""
+    """Return the first byte after the ID3v2 tags that begin at a byte."""
     while content[at : at + 3] == _ID3 and len(content) >= at + _ID3_HEAD:
         sizes = content[at + 6 : at + _ID3_HEAD]
         size = sum((byte & 127) << bits for byte, bits in zip(sizes, (21, 14, 7, 0), strict=True))

@@ -18,24 +18,24 @@ _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # byte ->
 
 
 def check_pages(content: bytes) -> None:
-    """Raise if a file holds recordings one behind the other, lacks a page, or was cut off.
+    """Raise if a file holds several recordings in sequence, lacks a page, or was cut off.
 
     Raises:
-        ValueError: If so.
+        ValueError: If the file does not hold exactly one whole recording.
     """
     _check_last_page(content)
     later = _LATER_PAGE.search(content)
     second = None if later is None else _FIRST_PAGE.search(content, later.start())
     if second is not None:
         raise ValueError(
-            "must hold one recording, but another begins behind the first, at byte "
+            "must hold one recording, but another begins after the first, at byte "
             f"{second.start()}, which libsndfile does not read"
         )
     _check_numbers(content)
 
 
 def _check_numbers(content: bytes) -> None:
-    """Raise if a page is missing: libsndfile takes a recording to begin behind it."""
+    """Raise if a page is missing: libsndfile would begin a recording after it."""
     last: dict[int, int] = {}
     for match in _PAGE_BEGIN.finditer(content):
         if match.start() + _PAGE > len(content):
@@ -63,7 +63,7 @@ def _check_last_page(content: bytes) -> None:
         raise ValueError("must end with a whole Ogg page, but ends within one: it was cut off")
     if len(page) > size:
         raise ValueError(
-            f"must end with a whole Ogg page, but has {len(page) - size} other bytes behind its "
+            f"must end with a whole Ogg page, but has {len(page) - size} other bytes after its "
             "last one: it is damaged, or something was added"
         )
     if _compute_checksum(page) != struct.unpack_from("<I", page, _CHECKSUM_AT)[0]:

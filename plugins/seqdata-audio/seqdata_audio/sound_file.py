@@ -36,8 +36,8 @@ class SoundInfo:
         rate: Samples per second.
         channels: Channels of each sample.
         frames: Timesteps.
-        dtype: What its samples are decoded to: what holds them without loss, float32 where they
-            were compressed with loss.
+        dtype: Dtype that holds its samples without loss; float32 where they were compressed with
+            loss.
     """
 
     rate: int

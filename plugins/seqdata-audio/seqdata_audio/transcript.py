@@ -49,7 +49,7 @@ class TranscribedStore:
         base: The recordings.
         numbers: int64 (n,), those that have a row, in order.
         columns: Field -> its values, of each of these: numbers (n,), or a list of strings.
-        parts: What of each recording is a sequence; None: the whole.
+        parts: Part of each recording that is a sequence; None: the whole.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ def join_transcript(store: Store, table: Any, folder: str = "") -> TranscribedSt
         table: A path (CSV, TSV, Parquet, JSON lines, a manifest of lhotse, a folder of Kaldi), a
             pandas, Polars or Arrow table: columns ``file``, ``path`` or ``audio_filepath``, and
             ``text``, ``sentence`` or ``transcript``.
-        folder: Where the recordings are; a row may name them by this folder, too.
+        folder: Folder of the recordings; a row may name them by this folder, too.
 
     Raises:
         ConfigError: If the table cannot be read, lacks a column, or fits no recording.

@@ -105,7 +105,7 @@ def test_a_shortened_file_of_nist_is_said_to_be_compressed(tmp_path):
 @pytest.mark.parametrize("kind", ["ogg", "opus"])
 def test_ogg_of_several_recordings_is_refused(tmp_path, kind):
     content = write(kind, count=9000) + write(kind, count=5000)
-    text = rf"a\.{kind}: must hold one recording, but another begins behind the first, at byte \d+"
+    text = rf"a\.{kind}: must hold one recording, but another begins after the first, at byte \d+"
     with pytest.raises(DataError, match=text):
         opened(tmp_path, kind, content)
 

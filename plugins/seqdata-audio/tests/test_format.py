@@ -184,7 +184,7 @@ def test_a_flipped_bit_in_the_last_page_of_ogg_does_not_shorten_it(tmp_path, sub
         damaged[place] ^= 1 << random.integers(8)
         with pytest.raises(ValueError, match="Ogg page"):
             read_info(made.bytes(damaged, "x.ogg"))
-    with pytest.raises(ValueError, match="has 128 other bytes behind its last one"):
+    with pytest.raises(ValueError, match="has 128 other bytes after its last one"):
         read_info(made.bytes(whole + b"TAG" + bytes(125), "x.ogg"))
 
 

@@ -252,7 +252,9 @@ def test_other_sound_in_a_shard_is_decoded_by_the_schema_and_else_bytes(tmp_path
 
 def test_other_sound_that_is_not_whole_is_refused(tmp_path):
     path = shard_of(tmp_path / "x.tar", "aiff", encode("aiff")[:-100])
-    with pytest.raises(DecodeError, match=r"says that FORM ends at byte \d+, but has \d+: it was"):
+    with pytest.raises(
+        DecodeError, match=r"says that FORM ends at byte \d+, but has \d+ bytes: it"
+    ):
         open_store(path, index="build", schema={"aiff": "int16"})
 
 

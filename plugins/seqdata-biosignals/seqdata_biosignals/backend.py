@@ -38,15 +38,15 @@ class Biosignals:
             all.
         dtype: ``"float32"`` or ``"float64"``: in the unit of the header; ``"stored"``: the integers
             as they are.
-        unit: ``"V"``, ``"mV"`` or ``"uV"``, that all voltages are turned into; None: as stored.
-        facts: Of each sequence: ``"patient"``, ``"recording"``, ``"start"`` (ISO 8601) and
+        unit: ``"V"``, ``"mV"`` or ``"uV"``, to which all voltages are converted; None: as stored.
+        facts: Facts of each sequence: ``"patient"``, ``"recording"``, ``"start"`` (ISO 8601) and
             ``"comments"`` as strings, ``"rate"`` as float64; with ``"rate"`` rates may differ.
         annotations: Whether fields ``onset`` and ``duration`` (float64, seconds from the first
             sample) along ``event`` are there, and ``event_texts``, a line of each; a string: the
             suffix of annotations of WFDB (``"atr"``).
         labels: Texts of annotations -> number, or a list of them: the field ``label``, int64 along
             ``time``, -1 where no such annotation is.
-        gaps: Of EDF+D: ``"error"``, or ``"split"``: each piece without a gap is a sequence.
+        gaps: Rule for gaps in EDF+D: ``"error"``, or ``"split"``: each piece becomes a sequence.
 
     Raises:
         ConfigError: If an option is invalid.
@@ -243,7 +243,7 @@ class Biosignals:
             if is_url or os.path.exists(stem + header):
                 return self._find_named(stem + header, remote)
         named = " or ".join(repr(os.path.basename(stem) + header) for header in headers)
-        problem = f"must have its header {named} next to it, but has not. Restore it"
+        problem = f"must have its header {named} next to it, but does not. Restore it"
         raise make_error(os.path.basename(path), problem)
 
     def _find_named(self, path: str, remote: Any) -> list[str]:

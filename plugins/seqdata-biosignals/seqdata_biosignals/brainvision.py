@@ -51,7 +51,7 @@ def parse_header(content: bytes, name: str, sizes: Mapping[str, int]) -> Recordi
     path = _find_file(common.get("datafile"), name, "DataFile")
     if path not in sizes:
         raise ValueError(
-            f"must have its file of samples {path!r} among the files that are opened, but has not. "
+            f"must have its file of samples {path!r} among the opened files, but does not. "
             "Restore it (where it was renamed, correct `DataFile` in the header), or open the "
             "folder that holds both"
         )
@@ -71,7 +71,9 @@ def parse_header(content: bytes, name: str, sizes: Mapping[str, int]) -> Recordi
     for i in range(count):
         said = sections.get("channel infos", {}).get(f"ch{i + 1}")
         if said is None:
-            raise ValueError(f"must have a line Ch{i + 1} of its {count} channels, but has none")
+            raise ValueError(
+                f"must have a line for each of its {count} channels, but has none for Ch{i + 1}"
+            )
         first, per_block = (i * points, points) if is_by_channel else (i, 1)
         channels.append(_make_channel(said, rate, first, per_block))
     markers = common.get("markerfile", "")

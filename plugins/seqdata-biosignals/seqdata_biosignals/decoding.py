@@ -34,7 +34,7 @@ class Part:
         per_block: Samples of each channel of the field in a block.
         is_by_channel: Whether the file has one block: all samples of a channel together.
         runs: (first sample in a block, channels, first column of the field) of channels that lie
-            one behind another.
+            one after another.
     """
 
     slot: int
@@ -107,9 +107,9 @@ class Layout:
     """The layout of the samples of a field in a recording.
 
     Attributes:
-        parts: What it has of each file.
-        gains: Of each channel; () where stored numbers are wanted.
-        offsets: Of each channel.
+        parts: Its part of each file.
+        gains: Gain of each channel; () for stored numbers.
+        offsets: Offset of each channel.
     """
 
     parts: tuple[Part, ...]
@@ -262,7 +262,7 @@ _INT16 = Encoding("int16", "<i2", 16)
 
 
 def find_runs(firsts: Sequence[int], columns: Sequence[int], per_block: int) -> Runs:
-    """Return the runs of channels that lie one behind another, in the file and in the field.
+    """Return the runs of channels that lie one after another, in the file and in the field.
 
     Args:
         firsts: First sample of each channel in a block.
@@ -300,7 +300,7 @@ def unpack_pairs(raw: NDArray[np.uint8], skip: int, count: int) -> NDArray[np.in
     Args:
         raw: The bytes, from the begin of a pair on.
         skip: Numbers before the first.
-        count: How many.
+        count: Number of numbers to return.
     """
     pairs = -(-(skip + count) // 2)
     bytes_ = np.zeros(3 * pairs, np.int16)

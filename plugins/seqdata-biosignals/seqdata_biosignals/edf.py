@@ -1,6 +1,6 @@
 """EDF, EDF+, BDF and BDF+: the header, the annotations of all records, and gaps between them.
 
-Records have a block of samples of each channel, one behind another. Reads: bytes of a file. Makes:
+Records have a block of samples of each channel, one after another. Reads: bytes of a file. Makes:
 its channels, and where its samples and the texts of its annotations lie.
 """
 
@@ -33,10 +33,10 @@ class EdfHeader:
     Attributes:
         encoding: How samples are stored.
         size: Its size in bytes.
-        records: How many records the file says it has; -1: unknown.
+        records: Number of records in the header; -1: unknown.
         seconds: Duration of a record; 0 where it has only annotations.
         kind: ``"EDF+C"``, ``"EDF+D"``, ``"BDF+C"``, ``"BDF+D"``, or "".
-        facts: Of ``recording.FACTS``.
+        facts: Values of ``recording.FACTS``.
         columns: Name of a header's column -> its text for each channel.
         samples: Samples of each channel in a record.
     """
@@ -94,7 +94,7 @@ def parse_header(content: bytes) -> EdfHeader:
     """Return the header at the begin of a file.
 
     Args:
-        content: At least its header.
+        content: The start of the file, which includes the header.
 
     Raises:
         ValueError: If it is not one.
@@ -200,7 +200,7 @@ def read_annotations(
                 if not those or those[0].begin != those[0].end:
                     raise ValueError(
                         f"must have the time of its record {record} at byte {at + first}, as "
-                        f"{header.kind} does, but has not"
+                        f"{header.kind} does, but does not"
                     )
                 onsets.append(those[0].onset)
             found += [each for each in those if each.begin != each.end]

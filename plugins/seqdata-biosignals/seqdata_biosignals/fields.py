@@ -82,7 +82,7 @@ def make_fields(
         may_differ: Whether rates may differ between recordings.
 
     Raises:
-        ConfigError: If a channel is not there, or channels do not go together.
+        ConfigError: If a channel does not exist, or channels do not go together.
     """
     chosen = _choose_all(recordings) if channels is None else _choose(recordings, channels)
     fields: list[SignalField] = []
@@ -139,8 +139,8 @@ def _check_names(recording: Recording, first: Recording) -> None:
     more = [name for name in mine if name not in due]
     raise _make_error(
         recording,
-        f"must have the channels of {first.name!r}, but is without {_format(lost)} and has besides "
-        f"{_format(more)}. Name those that all have: Biosignals(channels=[...])",
+        f"must have the channels of {first.name!r}, but lacks {_format(lost)} and has "
+        f"{_format(more)} in addition. Name those that all have: Biosignals(channels=[...])",
     )
 
 
@@ -238,10 +238,10 @@ def _check_scales(recordings: Sequence[Recording], chosen: _Chosen, unit: str | 
 
 
 def check_unit(unit: object) -> None:
-    """Raise if it is not a unit that voltages can be turned into.
+    """Raise if a unit is not one that voltages can be converted to.
 
     Raises:
-        ConfigError: If it is not.
+        ConfigError: If ``unit`` is not V, mV, uV or None.
     """
     if unit is not None and unit not in ("V", "mV", "uV"):
         raise ConfigError(

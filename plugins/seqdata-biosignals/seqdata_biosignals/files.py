@@ -140,7 +140,7 @@ class Files:
         """Return the recordings, in the order of their files.
 
         Args:
-            suffix: Of the headers that are meant; "": all.
+            suffix: Suffix of the headers to use; "": all.
 
         Raises:
             DataError: If a header is damaged, or a file that goes with another is missing.
@@ -189,7 +189,7 @@ class Files:
 
         Args:
             recording: The recording.
-            suffix: Of the file of annotations of a WFDB record, without its dot.
+            suffix: Suffix of the file of annotations of a WFDB record, without its dot.
 
         Raises:
             DataError: If they are damaged, or their file is missing.
@@ -203,8 +203,8 @@ class Files:
             return Events.from_rows([]), ""
         if path not in self.file_rows:
             raise MissingShardError.at(
-                f"{name}: must have its annotations {path!r} among the files that are opened, but "
-                "has not. Restore the file, open the folder that holds both, or leave "
+                f"{name}: must have its annotations {path!r} among the opened files, but does not. "
+                "Restore the file, open the folder that holds both, or leave "
                 "`annotations` and `labels` out.",
                 file=path,
             )
@@ -284,7 +284,7 @@ class Files:
                 named = " or ".join(repr(name[: len(stem)] + header) for header in headers)
                 raise DataLocation(dataset=self.location, file=name).make_error(
                     MissingShardError,
-                    f"must have its header {named} next to it, but has not. Restore it, or name "
+                    f"must have its header {named} next to it, but does not. Restore it, or name "
                     "the headers: open_store('folder/*.hea')",
                 )
 

@@ -21,11 +21,11 @@ class Encoding:
     """The layout of the samples of a file.
 
     Attributes:
-        name: In messages.
+        name: Name for messages.
         stored: NumPy dtype of a sample in the file; ``"i3"``: 24 bits, little-endian; ``"p12"``:
             two samples of 12 bits in three bytes.
         bits: Bits of a sample.
-        zero: What is subtracted from a stored number, as of offset binary.
+        zero: Number that is subtracted from stored ones, as in offset binary.
         invalid: The number that means that there is no sample; None: there is none.
     """
 
@@ -53,7 +53,7 @@ class SignalFile:
 
     Attributes:
         name: Path of the file below the location.
-        begin: Its first byte of samples, counted from the begin of what is indexed.
+        begin: Its first byte of samples, counted from the start of the indexed bytes.
         encoding: How samples are stored.
         block: Samples of a block, over all channels.
         blocks: Number of blocks.
@@ -80,7 +80,7 @@ class Channel:
         rate: Samples per second.
         file: Position of its file in ``Recording.files``.
         first: Its first sample in a block.
-        per_block: How many it has there.
+        per_block: Number of its samples in a block.
         problem: Why its values have no unit; "" if nothing is wrong.
     """
 
@@ -102,7 +102,7 @@ class Events:
     Attributes:
         onsets: float64 (n,), seconds from the first sample.
         durations: float64 (n,), seconds; 0 where none is given.
-        texts: What each says.
+        texts: Text of each annotation.
     """
 
     onsets: NDArray[np.float64]
@@ -127,7 +127,7 @@ class Recording:
         files: The files that have its samples.
         rows: Number of each of ``files`` in the store of files.
         channels: Its channels, in the order of the header.
-        facts: Of ``FACTS``.
+        facts: Values of ``FACTS``.
         events: The file of its events, if it has one of its own; "" if it has none.
         start: Seconds of its first sample after the start that the header says.
         part: Number of this piece of a recording with gaps; None if it has none.

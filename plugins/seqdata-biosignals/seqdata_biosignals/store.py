@@ -34,7 +34,7 @@ class RaggedValues:
 
     Attributes:
         axis: Their axis.
-        values: (total,), those of all sequences one behind another.
+        values: (total,), those of all sequences one after another.
         offsets: int64 (n+1,), where those of each begin.
     """
 
@@ -61,7 +61,7 @@ class StepLabels:
 
     Attributes:
         axis: Their axis.
-        codes: int64 (runs,), of all sequences one behind another.
+        codes: int64 (runs,), of all sequences one after another.
         edges: int64 (runs + n,): the first timestep of each run, and for each sequence its length.
         offsets: int64 (n+1,), where the runs of each sequence begin in ``codes``.
     """

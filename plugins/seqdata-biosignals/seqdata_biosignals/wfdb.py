@@ -121,8 +121,8 @@ def _make_files(
             )
         if path not in sizes:
             raise ValueError(
-                f"must have its file of signals {path!r} among the files that are opened, but has "
-                "not. Restore it, or open the folder that holds both"
+                f"must have its file of signals {path!r} among the opened files, but does not. "
+                "Restore it, or open the folder that holds both"
             )
         begin = max(int(signal["begin"] or 0) for signal in those)
         block = sum(int(signal["per_frame"] or 1) for signal in those)
@@ -140,7 +140,7 @@ def _make_files(
             )
         files.append(SignalFile(path, begin, encoding, block, count))
     if len(set(counts.values())) > 1:
-        raise ValueError(f"must have as many samples in each file, but has {counts}")
+        raise ValueError(f"must have the same number of samples in each file, but has {counts}")
     return files
 
 

@@ -268,7 +268,7 @@ def test_options_that_do_not_fit_are_refused(folder, backend, message):
 
 def test_channels_that_differ_are_refused_with_the_remedy(made, folder):
     made.edf(folder / "r2.edf", {64: ("other", made.numbers(64, 2))})
-    message = r"r2.edf: must have the channels of 'r0.edf', but is without 'c0', 'c1', 'c2' and has"
+    message = r"r2.edf: must have the channels of 'r0.edf', but lacks 'c0', 'c1', 'c2' and has"
     with pytest.raises(ConfigError, match=message):
         open_store(folder, backend=Biosignals())
     made.edf(folder / "r2.edf", {64: ("c", made.numbers(64, 2)), 2: ("c2", made.numbers(2, 1))})

@@ -112,15 +112,15 @@ def cut(folder):
     [
         (cut, r"r.vhdr: says that 'r.eeg' has whole samples of 2 channels in INT_16, but it has"),
         (remove("r.eeg"), r"r.vhdr: must have its file of samples 'r.eeg' among .* was renamed"),
-        (remove("r.vhdr"), r"r.eeg.*must have its header 'r.vhdr' next to it, but has not"),
-        (remove("r.vmrk"), r"r.vhdr: must have its annotations 'r.vmrk' among the files"),
+        (remove("r.vhdr"), r"r.eeg.*must have its header 'r.vhdr' next to it, but does not"),
+        (remove("r.vmrk"), r"r.vhdr: must have its annotations 'r.vmrk' among the opened files"),
         (edit("r.vhdr", "=r.eeg", "=old.eeg"), r"must have its file of samples 'old.eeg'"),
         (edit("r.vhdr", "=r.eeg", "="), r"r.vhdr: must have a DataFile, but has none"),
         (edit("r.vhdr", "Brain", "Train"), r"must begin with 'Brain Vision Data Exchange Header"),
         (edit("r.vhdr", "=BINARY", "=ASCII"), r"must have dataformat BINARY, but has 'ASCII'"),
         (edit("r.vhdr", "=INT_16", "=UINT_16"), r"must have binaryformat INT_16 or INT_32 or IEEE"),
         (edit("r.vhdr", "=2\n", "=none\n"), r"must have NumberOfChannels above 0, but has 'none'"),
-        (edit("r.vhdr", "Ch2=", "Ch9="), r"must have a line Ch2 of its 2 channels, but has none"),
+        (edit("r.vhdr", "Ch2=", "Ch9="), r"for each of its 2 channels, but has none for Ch2"),
         (
             edit("r.vhdr", "SamplingInterval=2000", "SamplingInterval=0"),
             r"SamplingInterval above 0",

@@ -259,7 +259,7 @@ def bad_time(path):
         (bad_number, r"must have the number of records as a number, but has b'many"),
         (bad_duration, r"must have the duration of a record as a number, but has b'one"),
         (no_duration, r"has records of -1.0 seconds with \[64, 64, \d+\] samples"),
-        (no_time, r"must have the time of its record 0 at byte \d+, as EDF\+C does, but has not"),
+        (no_time, r"must have the time of its record 0 at byte \d+, as EDF\+C does, but does not"),
         (no_end, r"has damaged annotations in its record 1, bytes \d+..\d+ \(a list does not end"),
         (bad_time, r"has damaged annotations in its record 0.*the time b'x0' is none"),
     ],

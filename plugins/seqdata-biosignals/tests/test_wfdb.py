@@ -215,9 +215,9 @@ def remove(name):
     [
         (cut("r.dat", -1), r"r.hea: says that 'r.dat' has 50 samples .* but it has 199: it is cut"),
         (cut("r.dat", 4), r"says that 'r.dat' has 50 .* it has 204: its header is of another"),
-        (remove("r.dat"), r"r.hea: must have its file of signals 'r.dat' among the files that are"),
+        (remove("r.dat"), r"r.hea: must have its file of signals 'r.dat' among the opened files"),
         (remove("r.hea"), r"r.dat.*must have its header 'r.hea' or 'r.vhdr' next to it, but"),
-        (remove("r.atr"), r"r.hea: must have its annotations 'r.atr' among the files"),
+        (remove("r.atr"), r"r.hea: must have its annotations 'r.atr' among the opened files"),
         (edit("r.hea", "r 2", "r/3 2"), r"is a record of 3 segments, .* Move this header away"),
         (edit("r.hea", "r 2", "r 3"), r"must have 3 lines of signals, but has 2 of 2"),
         (edit("r.hea", "r 2", "* 2 x y"), r"must begin with a line of a record, but has"),

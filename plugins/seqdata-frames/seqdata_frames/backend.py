@@ -69,11 +69,11 @@ class Frames:
 
         Args:
             location: A path, glob, folder or URL, or several; a pandas, Polars or Arrow table; a
-                lazy frame; or what gives Arrow batches (``__arrow_c_stream__``), read once.
-            verify: ``"first_read"``: compare the checksums of what is kept, once in a process;
+                lazy frame; or an object with ``__arrow_c_stream__``, which is read once.
+            verify: ``"first_read"``: compare the checksums of cache files, once in a process;
                 None, ``"off"``: do not.
-            group: In place of the attribute.
-            order: In place of the attribute.
+            group: Column of groups, in place of the attribute.
+            order: Column of the order, in place of the attribute.
             missing: The rule for missing values, as in ``open_store``; not ``"drop"``.
             axes: Field -> axis; None: one value per sequence, which must be constant.
             remote: How URLs are read; their files are fetched into ``Remote(cache_dir=)``.
@@ -81,7 +81,7 @@ class Frames:
         Raises:
             ConfigError: If an argument is invalid, a column does not exist, or none has timesteps.
             DataError: If a file is damaged, a value is missing, or rows are not in an order.
-            CacheError: If what must be kept cannot be written, or files cannot be fetched.
+            CacheError: If a cache file cannot be written, or files cannot be fetched.
         """
         frames = replace(self, group=group or self.group, order=order or self.order)
         request = frames._make_request(axes or {}, verify, missing)
@@ -110,13 +110,13 @@ class Frames:
             )
         if self.freq is not None and self.order is None:
             raise ConfigError(
-                f"frames: `freq` must go with `order`, the column of the time, but is "
-                f"{self.freq!r} alone. Pass `order`, or leave it out"
+                f"frames: `freq` requires `order`, the column of the time, but is {self.freq!r} "
+                "without it. Pass `order`, or leave `freq` out"
             )
         if verify not in (None, "off", "first_read"):
             raise ConfigError(
-                f"frames: `verify` must be 'first_read', 'off' or None, but is {verify!r}: only "
-                "what is kept of a table has checksums"
+                f"frames: `verify` must be 'first_read', 'off' or None, but is {verify!r}: only a "
+                "table's cache files have checksums"
             )
         if isinstance(self.static, str) and self.static != AUTO:
             raise ConfigError(
@@ -126,7 +126,7 @@ class Frames:
         if missing == "drop":
             raise ConfigError(
                 "frames: `missing` must be 'nan', 'error' or a number, but is 'drop': rows are "
-                "read where they lie. Drop them before, or leave `backend` out and pass the table"
+                "read in place. Drop them first, or leave `backend` out and pass the table"
             )
         static = AUTO if self.static == AUTO else tuple(self.static)
         return Request(

@@ -45,7 +45,7 @@ class ColumnFile:
 
     Args:
         path: The file; ``.units`` next to it says which units it has.
-        dtype: Of a value.
+        dtype: Dtype of a value.
         unit_starts: int64 (units+1,), unit -> its first row.
         verify: Whether the checksum of a unit is compared before its first use in this process.
     """

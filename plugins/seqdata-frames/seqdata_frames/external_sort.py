@@ -173,7 +173,7 @@ def _distribute(
     rows: Mapping[str, Rows],
     cursors: NDArray[np.int64],
 ) -> None:
-    """Write rows behind those that their buckets have."""
+    """Append rows to their buckets."""
     by_bucket = np.argsort(buckets, kind="stable")
     counts = np.bincount(buckets, minlength=len(cursors))
     starts = np.cumsum(counts) - counts

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Timesteps of a grid, of all sequences one behind another, and their rows.
+    """Timesteps of a grid, of all sequences one after another, and their rows.
 
     Attributes:
         offsets: int64 (sequences+1,), sequence -> its first timestep.
         first_keys: int64 (sequences,), the key of the first timestep.
-        step: From one timestep to the next.
+        step: Distance from one timestep to the next.
         rows: int64 (pieces+1,), the first row of each piece without a gap, and the number of rows.
         missing: int64 (pieces,), timesteps without a row before each piece.
     """
@@ -40,8 +40,8 @@ class Grid:
         Args:
             row_offsets: int64 (sequences+1,), sequence -> its first row.
             first_keys: The key of the first row of each sequence.
-            step: From one timestep to the next.
-            gap_rows: int64 (gaps,), the row behind each gap, ascending.
+            step: Distance from one timestep to the next.
+            gap_rows: int64 (gaps,), the row after each gap, ascending.
             gap_sizes: int64 (gaps,), timesteps without a row.
         """
         missing = np.concatenate(([0], np.cumsum(gap_sizes)))
@@ -51,7 +51,7 @@ class Grid:
         return cls(offsets, first_keys, step, rows, missing)
 
     def find_rows(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first row at or behind each timestep, int64 of the same shape."""
+        """Return the first row at or after each timestep, int64 of the same shape."""
         piece = np.searchsorted(self.rows[:-1] + self.missing, steps, side="right") - 1
         rows: NDArray[np.int64] = np.minimum(steps - self.missing[piece], self.rows[piece + 1])
         return rows

@@ -1,6 +1,6 @@
 """The index of a table once it was opened: fields, groups, and the positions of their rows.
 
-It is made by one pass over the table, or read from what is kept of it.
+It is made by one pass over the table, or read from its cache file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FrameIndex:
 
     @property
     def step_offsets(self) -> NDArray[np.int64]:
-        """Sequence -> its first timestep, of all sequences one behind another."""
+        """Sequence -> its first timestep, of all sequences one after another."""
         return self.offsets if self.grid is None else self.grid.offsets
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -110,7 +110,7 @@ def _to_plain(field: Field) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTexts(Sequence[Any]):
-    """Strings or bytes one behind another, each decoded when it is asked for.
+    """Strings or bytes one after another, each decoded when it is asked for.
 
     Attributes:
         content: uint8, the bytes of all.

@@ -35,12 +35,12 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class Kept:
-    """The place of what is kept of one table, opened with some options.
+    """The place of the cache files of one table, opened with some options.
 
     Args:
         folder: The folder of the data; None: it is in memory.
         cache_dir: A folder in place of that; None: next to the data, else in the user's cache.
-        source: What identifies table and options, whatever the version.
+        source: Text that identifies the table and the options, but not the version.
         version: The version of the files.
     """
 
@@ -85,8 +85,8 @@ class Kept:
                     _sync(parent)
             except OSError as error:
                 raise CacheError(
-                    f"frames: {parent} must have room for what is kept of the table, but cannot "
-                    f"be written ({error}). Free space, or pass Frames(cache_dir=)"
+                    f"frames: {parent} must have room for the table's cache files, but cannot be "
+                    f"written ({error}). Free space, or pass Frames(cache_dir=)"
                 ) from error
             finally:
                 shutil.rmtree(partial, ignore_errors=True)

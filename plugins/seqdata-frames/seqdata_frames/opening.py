@@ -1,6 +1,6 @@
-"""One opening of a table: what is kept of it is read, or it is looked through and sorted.
+"""One opening of a table: its cache files are read, or it is scanned and sorted.
 
-Reads: the columns that group and order rows. Makes: the index of a store, and what reads its rows.
+Reads: the columns that group and order rows. Makes: the index and the reader of a store.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Request:
         freq: The step of a regular grid.
         cache_bytes: Maximum size of decoded row groups.
         sort_bytes: Memory of a sort.
-        cache_dir: Folder of what is kept.
+        cache_dir: Folder of the cache files.
         progress: Whether to show a bar.
-        verify: Whether checksums of what is kept are compared.
+        verify: Whether checksums of cache files are compared.
     """
 
     group: str
@@ -86,7 +86,7 @@ def open_rows(tables: RowTables, request: Request) -> Opened:
     Raises:
         ConfigError: If a column does not exist or does not fit.
         DataError: If a file is damaged, a value is missing, or rows are not in an order.
-        CacheError: If what must be kept cannot be written.
+        CacheError: If a cache file cannot be written.
     """
     kept = None
     if tables.folder is not None and tables.unit_rows.sum() >= _KEEP_ROWS:
@@ -223,8 +223,8 @@ def _build(table: _Table, kept: Kept | None) -> Opened:
     opened = _load(tables, request, kept)
     if opened is None:
         raise CacheError(
-            f"frames: what is kept of {tables.location} was removed while it was opened. Open it "
-            "again"
+            f"frames: the cache files of {tables.location} were removed while it was opened. Open "
+            "it again"
         )
     if opened.sorted_in is not None:
         what = request.group if request.order is None else f"{request.group} and {request.order}"

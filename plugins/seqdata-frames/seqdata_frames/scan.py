@@ -212,11 +212,11 @@ class Wanted:
 def scan_table(
     tables: RowTables, wanted: Wanted, on_progress: Callable[[int], None] | None = None
 ) -> Scan:
-    """Return the groups of a table, their order, and what is constant in them.
+    """Return the groups of a table, their order, and their constant columns.
 
     Args:
         tables: The table.
-        wanted: What is to be found out.
+        wanted: The properties to find.
         on_progress: Called with the number of rows that were read.
 
     Raises:

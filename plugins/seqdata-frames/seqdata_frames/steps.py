@@ -26,12 +26,13 @@ def parse_frequency(freq: str | int, unit: str | None, order: str) -> int:
     """Return the step of a regular grid in the unit of a column.
 
     Args:
-        freq: Such as ``"h"``, ``"15min"``, ``"D"``; an integer for a column of integers.
-        unit: The unit of a column of dates (``"D"``, ``"s"``, ... ``"ns"``); None: of integers.
-        order: The column, for messages.
+        freq: Step such as ``"h"``, ``"15min"``, ``"D"``; an integer for a column of integers.
+        unit: Unit of a column of dates (``"D"``, ``"s"``, ... ``"ns"``); None: the column holds
+            integers.
+        order: Name of the column, for messages.
 
     Raises:
-        ConfigError: If it is no such step, or the column cannot hold it.
+        ConfigError: If ``freq`` is not a step of fixed length, or no multiple of the unit.
 
     Examples:
         >>> parse_frequency("15min", "s", "timestamp")
@@ -139,7 +140,7 @@ class RowSteps:
         return str(key) if is_number else str(np.datetime64(int(key), "us"))
 
     def gaps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return int64 (gaps,), the row behind each gap, and how many steps are missing."""
+        """Return the row after each gap, and its number of missing steps, int64 (gaps,) each."""
         if not self._gap_rows:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return np.concatenate(self._gap_rows), np.concatenate(self._gap_sizes)

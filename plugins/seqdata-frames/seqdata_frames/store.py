@@ -26,14 +26,14 @@ class FrameStore:
         location: The table, for messages.
         names: Names of its files.
         fingerprint: Digest of its files.
-        version: Digest that differs from that of any later version of the files; None: of a stream.
+        version: Digest that differs from that of any later version of the files; None: a stream.
         index: Its sequences.
         columns: Reads columns by rows.
         order: The column of the order of rows.
-        folder: A folder of this machine next to whose files others may be kept; None: none.
+        folder: A local folder in which cache files may be stored; None: there is none.
         sorted_in: The folder of the rows that were sorted; None: they are read in place.
-        reopen: What ``__reduce__`` returns.
-        is_copied_to_workers: Whether the data itself is in what is pickled.
+        reopen: Value of ``__reduce__``.
+        is_copied_to_workers: Whether pickling the store copies its data.
         held: Keeps the file of a stream, or copies of remote files, as long as the store is used.
 
     Attributes:

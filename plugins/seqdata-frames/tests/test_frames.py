@@ -267,13 +267,13 @@ def test_rows_in_no_order_need_one(tmp_path):
     ("options", "passed", "message"),
     [
         ({}, {}, "`group` must name the column whose equal values make a sequence"),
-        ({"freq": "h"}, {"group": "series"}, "`freq` must go with `order`"),
+        ({"freq": "h"}, {"group": "series"}, "`freq` requires `order`"),
         ({"static": "area"}, BY, "`static` must be 'auto' or a list of columns"),
         ({"static": ["aera"]}, BY, "no column 'aera'.*'area'"),
         ({}, {"group": "seires"}, "no column 'seires'"),
         ({}, {"group": "series", "order": "tmie"}, "no column 'tmie'"),
         ({}, {**BY, "verify": "always"}, "`verify` must be 'first_read', 'off' or None"),
-        ({}, {"group": "series", "order": "series"}, "`order` must be another column"),
+        ({}, {"group": "series", "order": "series"}, "`order` must differ from `group`"),
         ({}, {"group": "series", "order": "open"}, "column 'open' must hold numbers, dates"),
     ],
 )

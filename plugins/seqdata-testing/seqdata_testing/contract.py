@@ -67,7 +67,7 @@ class StoreContract:
 
     Attributes:
         make: ``make(folder, sequences) -> Store``: writes and opens, in an empty folder.
-        sequences: What is written; where a backend cannot hold the sample, another one. With an
+        sequences: The sequences to write; replace them if a backend cannot hold the sample. With an
             ``id`` in each, the store's ids are compared, unless it has a field of that name.
         methods: Start methods of child processes.
     """
@@ -119,8 +119,8 @@ class FormatContract:
     copies. The command ``seqdata plugins check`` runs the same.
 
     Attributes:
-        location: What is opened: a path, a pattern, a URL, or a list of these. A subclass whose
-            tests write the data has ``make(folder)``, which returns the location, instead.
+        location: The location to open: a path, a pattern, a URL, or a list of these. A subclass
+            whose tests write the data has ``make(folder)``, which returns the location, instead.
         backend: Name of a backend, a format, or a function that opens a location; None: found from
             the location, as the installed package says.
         sequences: The expected content, if it is known: per sequence, field -> value, and ``id``.
@@ -283,7 +283,7 @@ class CollatorContract:
 
     Attributes:
         collator: The collator.
-        sequences: What batches are made of.
+        sequences: The sequences of the batches.
         batch_size: Sequences of a batch.
     """
 

@@ -104,7 +104,7 @@ class _Lane:
     """Spans that one lane has read, row after row.
 
     Attributes:
-        name: For messages.
+        name: Name for messages.
         lengths: int64 (n,), of the sequences.
         plan: Plan that is read.
         rows: Spans that were read, a list per row.

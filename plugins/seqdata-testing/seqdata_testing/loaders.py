@@ -47,7 +47,7 @@ def check_steps(make: Make, sizes: Sequence[int]) -> None:
     """Check that ranks deliver equally many batches, as ``len`` said before (I2).
 
     Raises:
-        ConformanceError: If one does not.
+        ConformanceError: If a rank delivers a different number of batches.
     """
     for size in sizes:
         loaders = _loaders(make, size)

@@ -46,7 +46,7 @@ class LocationCase:
     """Data and the backend that opens it.
 
     Attributes:
-        location: What is opened: a path, a pattern, a URL, or a list of these.
+        location: The location to open: a path, a pattern, a URL, or a list of these.
         folder: An empty folder for copies of the data.
         backend: Name of a backend, a format, or a function that opens a location; None: found from
             the location.

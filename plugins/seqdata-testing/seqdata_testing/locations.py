@@ -44,9 +44,9 @@ class CheckResult:
     """The result of a check.
 
     Attributes:
-        name: What was checked.
+        name: Name of the check.
         state: ``ok``, ``failed`` or ``skipped``.
-        text: What failed, or why it was omitted.
+        text: Description of the failure, or the reason why the check was skipped.
     """
 
     name: str
@@ -60,7 +60,7 @@ def check_location(
     """Run all checks on data that is there already; yield what comes of each.
 
     Args:
-        location: What is opened.
+        location: The location to open.
         backend: Name of a backend, a format, or a function that opens a location; None: found from
             the location.
         methods: Start methods of child processes.
@@ -117,7 +117,7 @@ def check_ids(case: LocationCase) -> None:
     """Check that each sequence has an id of its own, which is text.
 
     Raises:
-        ConformanceError: If one has not.
+        ConformanceError: If an id is not a string, or two sequences share one.
     """
     store = case.store
     ids = list_ids(store)
@@ -157,7 +157,7 @@ def check_dtypes(case: LocationCase) -> None:
 
 
 def check_shapes(case: LocationCase) -> None:
-    """Check that values have the shape of their field, behind that of their timesteps.
+    """Check that values have their timesteps, followed by the shape of their field.
 
     Raises:
         ConformanceError: If one has another.
@@ -271,8 +271,8 @@ def check_kept_values(case: LocationCase) -> None:
             piece, later = kept[name][at], again[name][at]
             if piece.flags.writeable and np.may_share_memory(piece, later):
                 raise ConformanceError(
-                    f"store: two reads of field {name!r} of sequence {at} are one writable memory, "
-                    "and who changes one changes the data: return a view that is read-only "
+                    f"store: two reads of field {name!r} of sequence {at} share writable memory, "
+                    "so a change to one changes the data: return a view that is read-only "
                     "(`values.flags.writeable = False`), or a copy"
                 )
 
@@ -281,7 +281,7 @@ def check_missing(case: LocationCase) -> None:
     """Check that reading what does not exist is an error.
 
     Raises:
-        ConformanceError: If it is not.
+        ConformanceError: If such a read does not raise.
     """
     if not len(case.store):
         raise SkipTest("there is no sequence")
@@ -347,7 +347,7 @@ def check_index(case: LocationCase) -> None:
     """Check that an index that is built again says the same.
 
     Raises:
-        ConformanceError: If it does not.
+        ConformanceError: If the new index differs.
     """
     opener: object = case.opener
     if not isinstance(opener, SupportsIndexing):
@@ -438,7 +438,7 @@ def check_content(case: LocationCase) -> None:
     """Check that what is read is what is known to be there.
 
     Raises:
-        ConformanceError: If it is not.
+        ConformanceError: If the data differs from its description.
     """
     if case.sequences is None:
         raise SkipTest("what must be there is not said (`sequences`)")

@@ -60,7 +60,7 @@ def check_table(plan: Plan) -> None:
     """Check that a plan's arrays, its single batches, its totals and its report agree.
 
     Raises:
-        ConformanceError: If they do not.
+        ConformanceError: If two of them differ.
     """
     table = plan.as_arrays()
     spans, rows, offsets = table.spans, table.rows, table.offsets
@@ -234,7 +234,7 @@ def check_constant_count(
     Of a policy whose epochs vary, each must have as many as it says for that epoch.
 
     Raises:
-        ConformanceError: If one has not.
+        ConformanceError: If an epoch has a different number of batches.
     """
     pairs = [(seed, epoch) for seed in seeds for epoch in epochs]
     for seed, epoch in pairs:
@@ -377,8 +377,8 @@ def _check_report(
     worst = max(costs, default=0)
     if costs and (costs[report.worst], report.worst_rows * report.worst_length) != (worst, worst):
         raise ConformanceError(
-            f"plan: the report's dearest batch is {report.worst} with {report.worst_rows} rows of "
-            f"{report.worst_length}, but must be one of {worst} timesteps after padding"
+            f"plan: the report's most expensive batch is {report.worst} with {report.worst_rows} "
+            f"rows of {report.worst_length}, but must be one of {worst} timesteps after padding"
         )
 
 

@@ -118,7 +118,7 @@ def check_equal_batches(found: Any, expected: Any) -> None:
     """Raise if two loaders do not give the same batches, bit by bit.
 
     Raises:
-        ConformanceError: If so.
+        ConformanceError: If a batch differs.
     """
     count = 0
     for one, other in zip(found, expected, strict=True):

@@ -157,7 +157,7 @@ def check_looks(store: Store, sequences: Sequences) -> None:
     """Check that a store can be looked at and selected from, wrapped where it must be.
 
     Raises:
-        ConformanceError: If a sequence by number, of an iteration or of a view is another.
+        ConformanceError: If a sequence read by index, by iteration or through a view differs.
     """
     looked = as_sequence_store(store)
     last = len(sequences) - 1
@@ -192,7 +192,7 @@ def check_refusals(store: Store) -> None:
     """Check that reading what does not exist is an error, never padding or a wrong value.
 
     Raises:
-        ConformanceError: If it is not.
+        ConformanceError: If such a read does not raise.
     """
     name = next((name for name, field in store.fields.items() if field.axis is not None), None)
     if name is None:
@@ -242,7 +242,7 @@ def check_processes(store: Store, methods: Sequence[str]) -> None:
         methods: Start methods: ``fork``, ``spawn`` or ``forkserver``.
 
     Raises:
-        ConformanceError: If a child reads something else, or nothing in time.
+        ConformanceError: If a child reads different data, or does not answer in time.
     """
     due = digest_of(store)
     for method in methods:

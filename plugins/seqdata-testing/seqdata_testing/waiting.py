@@ -40,8 +40,8 @@ def until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Wait until something is true; return whether it is.
 
     Args:
-        true: Is asked often.
-        seconds: After which it is given up, of an idle machine.
+        true: Returns whether it is; called repeatedly.
+        seconds: Longest wait, in seconds of an idle machine.
     """
     began, slowest = time.monotonic(), 1.0
     while not (found := bool(true())):

@@ -85,7 +85,7 @@ def test_a_good_plan_passes():
         ),
         (
             plan_of(replace(GOOD, worst=1)),
-            "dearest batch is 1 with 2 rows of 3, but must be one of 6 timesteps after padding",
+            "most expensive batch is 1 with 2 rows of 3, but must be one of 6 timesteps after pad",
         ),
     ],
 )

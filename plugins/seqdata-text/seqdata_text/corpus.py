@@ -1,7 +1,7 @@
 """The files of a corpus, and its parts: pieces of files, the same whatever reads them.
 
-A part is what one process tokenizes at a time. Where parts begin depends on the files alone, so
-that tokens do not depend on the number of processes.
+A part is the unit that one process tokenizes at a time. Where parts begin depends on the files
+alone, so that tokens do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _refuse_compressed(location: str, names: Sequence[str]) -> None:
     """Raise if a file of a corpus is compressed in a way that is not read.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If a file has another suffix of compression.
     """
     suffixes = tuple(ending for each in KINDS.values() for ending in each)
     for name in names:

@@ -46,7 +46,7 @@ class Columns:
         text: Column of the text.
         id: Column of the id; None: the file and line, or row.
         fields: Further columns, which become fields.
-        document: Of plain text: ``file`` or ``line``.
+        document: Unit of a document in plain text: ``file`` or ``line``.
     """
 
     text: str = "text"
@@ -64,10 +64,10 @@ def read_documents(
         root: The folder of the corpus.
         kind: The kind of its files.
         pieces: The pieces.
-        columns: Where documents lie in them.
+        columns: Columns of the documents.
 
     Raises:
-        ConfigError: If a column is not there.
+        ConfigError: If a column does not exist.
         DataError: If a file is damaged; it names file, and line or row.
     """
     for piece in pieces:
@@ -227,8 +227,8 @@ def _as_text(root: Path, piece: Piece, line: int, column: str, value: Any) -> st
     if not isinstance(value, str):
         raise _locate(root, piece).make_error(
             DecodeError,
-            f"line {line} must have a text in {column!r}, but has {_JSON_KINDS[type(value)]}. Name "
-            "the column of text by `text`, or leave such lines out",
+            f"line {line} must have a string in {column!r}, but has {_JSON_KINDS[type(value)]}. "
+            "Name the column of text by `text`, or leave such lines out",
             field=column,
         )
     if not value.isascii():

@@ -99,8 +99,8 @@ def check_texts(root: Path, name: str, column: str, values: Any, first: int) -> 
         row = first + int(values.is_null().index(True).as_py())
         raise DataLocation(dataset=str(root), file=name, field=column).make_error(
             DecodeError,
-            f"must have a text in every row, but row {row} has none. Leave such rows out, or fill "
-            "them",
+            f"must have a string in every row, but row {row} has none. Leave such rows out, or "
+            "fill them",
         )
     try:
         texts: list[str] = values.to_pylist()

@@ -265,9 +265,9 @@ class _Part:
         root: The folder of the corpus.
         kind: The kind of its files.
         pieces: The pieces of files.
-        columns: Where documents lie in them.
+        columns: Columns of the documents.
         tokenizer: The arguments of ``load_saved``.
-        eos: Id of the last token of a document; None: none.
+        eos: Id of the last token of a document; None: no such token.
         bos: Id of the first token.
         dtype: Dtype of tokens.
         threads: Number of threads that encode; 1 in worker processes.
@@ -347,7 +347,7 @@ def _iter_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 @dataclass(frozen=True)
 class _Build:
-    """Makes the tokens of a corpus in a folder, where they are not there.
+    """Makes the tokens of a corpus in a folder, unless they exist.
 
     Attributes:
         settings: The options.
@@ -369,7 +369,7 @@ class _Build:
         """Make the tokens, or find them.
 
         Raises:
-            ConfigError: If other tokens are there.
+            ConfigError: If the folder holds other tokens.
             DataError: If a file is damaged, or changed while it was read.
         """
         with self.corpus.explain():

@@ -203,7 +203,7 @@ def load_tokenizer(source: Any) -> Tokenizer:
 
 
 def _find_folder(source: Any) -> str | None:
-    """Return the folder of a store of tokens, below any number of views and cuts; None: none."""
+    """Return the folder of a store of tokens, below any views and cuts; None if there is none."""
     while source is not None:
         folder: str | None = getattr(source, "folder", None)
         if folder is not None:
@@ -246,7 +246,10 @@ def _load_named(name: str) -> Tokenizer:
         "a file (`tokenizer.json`, or `.model` of sentencepiece), a folder with one, a folder of "
         "tokens, the name of an encoding of tiktoken, 'bytes' or 'chars'"
     )
-    remedy = "Check the path. Nothing is downloaded: fetch the file of a tokenizer of a hub first"
+    remedy = (
+        "Check the path. Nothing is downloaded: to use a tokenizer of a hub, download its files "
+        "first"
+    )
     raise ConfigError(must_be("`tokenizer`", needed, repr(name), remedy))
 
 

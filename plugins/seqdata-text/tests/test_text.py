@@ -430,7 +430,7 @@ def test_a_list_of_corpora_is_one_store(corpus, tmp_path):
         ('{"text": "a"}\n\n{"text": \n', {}, DecodeError, r"line 3 must be a JSON object, but is n"
          r"ot valid \(Expecting value"),
         ('{"text": "a"}\n{"body": "b"}\n', {}, UnknownNameError, r"line 2: no column 'text'"),
-        ('{"text": 5}\n', {}, DecodeError, r"line 1 must have a text in 'text', but has a number"),
+        ('{"text": 5}\n', {}, DecodeError, r"line 1 must have a string in 'text', but has a num"),
         ('{"text": "\\ud800"}\n', {}, DecodeError, r"line 1 must have valid text in 'text', but ha"
          r"s half of a surrogate pair \(\\ud800\)"),
         ('{"text": "a", "k": null}\n', {"id": "k"}, DecodeError,
@@ -456,7 +456,7 @@ def test_messages_about_plain_text(tmp_path):
 
 def test_messages_about_tables(tmp_path):
     parquet.write_table(pa.table({"text": ["a", None]}), tmp_path / "null.parquet")
-    with pytest.raises(DecodeError, match=r"must have a text in every row, but row 1 has none"):
+    with pytest.raises(DecodeError, match=r"must have a string in every row, but row 1 has none"):
         open_store(tmp_path / "null.parquet", backend=Text("bytes"))
     parquet.write_table(pa.table({"text": [1]}), tmp_path / "number.parquet")
     with pytest.raises(DecodeError, match=r"must be text, but is int64\. Name the column"):

@@ -229,7 +229,7 @@ def _sequence_offsets(content: bytes, at: int, count: int, itemsize: int) -> NDA
     begins = np.frombuffer(content, "<i8", count, at + 4 * count)
     offsets = np.concatenate(([0], np.cumsum(sizes * itemsize)))
     if sizes.min(initial=0) < 0 or (offsets[:-1] != begins).any():
-        raise ValueError("its .idx has sequences that do not lie one behind another")
+        raise ValueError("its .idx has sequences that are not contiguous")
     return offsets
 
 

@@ -71,7 +71,7 @@ def read_index(file: RandomAccessFile) -> dict[str, Any] | None:
 def check_neighbor(file: RandomAccessFile, names: Sequence[str]) -> int:
     """Return the place of a file in a list; the next one listed must be there.
 
-    Every file asks for the one behind it, the last for the first: so a lost one is always seen.
+    Every file asks for the next one, the last for the first: so a lost one is always noticed.
 
     Args:
         file: The file.

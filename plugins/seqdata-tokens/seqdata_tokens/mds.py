@@ -160,7 +160,7 @@ def _find_values(
 def _skip_heads(
     content: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64], encoding: str
 ) -> TokenExtents:
-    """Return the extents of arrays behind their dtypes and shapes, where these are stored."""
+    """Return the extents of arrays after their dtypes and shapes, where these are stored."""
     _, dtype, shape = (*encoding.split(":"), "", "")[:3]
     if "," in shape or (dtype and dtype not in _NAMES):
         raise ValueError(f"has a column of {encoding}, but tokens must be arrays of one dimension")

@@ -213,7 +213,7 @@ def documents_out_of_order(path):
         (no_documents, "its .idx must have at least one entry of documents, but has none"),
         (tiny_index, "its .idx has 7 bytes, but must have at least 34"),
         (cut_tokens, r"has \d+ bytes, but its .idx says \d+"),
-        (moved_sequence, "its .idx has sequences that do not lie one behind another"),
+        (moved_sequence, "its .idx has sequences that are not contiguous"),
         (documents_out_of_order, "its .idx has documents that do not cover its sequences in order"),
     ],
 )
@@ -241,7 +241,7 @@ def test_an_index_that_is_added_removed_or_changed_is_noticed(tmp_path):
     index.write_bytes(content)
     assert open_store(path, backend=Tokens()).lengths[998:1001].tolist() == [2, 2, 2]
     index.unlink()
-    with pytest.raises(FingerprintMismatch, match=r"x\.idx.*was there when 'x\.bin' was indexed"):
+    with pytest.raises(FingerprintMismatch, match=r"x\.idx.*existed when 'x\.bin' was indexed"):
         open_store(path, backend=Tokens())
     FormatBackend(Tokens()).build_index(str(path), rebuild=True)
     assert open_store(path, backend=Tokens()).lengths.tolist() == [4_000]

@@ -124,7 +124,7 @@ def open_webdataset(
 
     Raises:
         ConfigError: If there are no shards, there is no index, or an argument is invalid.
-        MissingShardError: If a shard is not there.
+        MissingShardError: If a shard is missing.
         CorruptShardError: If a shard is damaged or its size differs from its index.
         FingerprintMismatch: If a shard is not the one that was indexed, or an index is not of
             the shard that was written.
@@ -161,7 +161,7 @@ def index_shards(
 
     Raises:
         ConfigError: If there are no shards at the location.
-        DataError: If a shard is not there, is damaged, or does not hold samples.
+        DataError: If a shard is missing, is damaged, or does not hold samples.
     """
     return FormatBackend(IndexedTar()).build_index(
         location, rebuild=rebuild, executor=executor, progress=progress, remote=remote
@@ -190,13 +190,13 @@ def write_webdataset(  # noqa: PLR0913
     Args:
         location: A folder, created if needed; or a URL, for which the shards are written on this
             machine first, then uploaded.
-        sequences: Dicts, plain arrays, tables; or a list of functions that give such sequences.
+        sequences: Dicts, plain arrays, tables; or a list of functions that return such sequences.
         axes: Field -> axis; None: one vector per sequence. Other arrays run along ``time``.
-        shard_bytes: Size from which on a shard is closed, in bytes.
+        shard_bytes: Size at which a shard is closed, in bytes.
         key: The ``str`` field that becomes the key; without one, samples are numbered.
         executor: The executor that indexes and writes shards; None: threads of this process.
         resume: Whether to continue where a writer stopped; otherwise its files are removed.
-        progress: Called now and then with (sequences, bytes); True: a bar; None: on a terminal.
+        progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether existing shards of this writer are replaced.
         remote: The options for a URL; None: the transport's configuration.
         shuffle: The seed of a random order; None: the order given.

@@ -25,7 +25,7 @@ def check_allowed_names(names: Collection[str] | None) -> frozenset[str]:
     """Return the kinds of members that the user allows.
 
     Args:
-        names: Last parts of extensions; None: none.
+        names: Last parts of extensions; None: no member is allowed.
 
     Raises:
         ConfigError: If there is no such encoding.

@@ -90,7 +90,7 @@ def test_a_member_of_another_length_than_was_counted_is_an_error(tar, monkeypatc
         )
         store = opened(path, index="build")
     with pytest.raises(
-        CorruptSampleError, match=f"must have {counted} timesteps as were counted, but has 3"
+        CorruptSampleError, match=f"must have {counted} timesteps, as counted before, but has 3"
     ):
         opened(path).read(np.array([[0, 0, 1]]), ["json"])
     assert store.lengths.tolist() == [counted]

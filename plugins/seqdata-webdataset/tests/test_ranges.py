@@ -267,7 +267,7 @@ def test_every_batch_from_a_bucket_is_that_from_here(s3, folder, tmp_path, metho
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.filterwarnings("ignore:loader. with shuffle=True each batch is of")
+@pytest.mark.filterwarnings("ignore:loader. shuffle=True draws each batch from all")
 @pytest.mark.parametrize("room", [1, 100_000])
 def test_shards_that_the_cache_has_no_room_for_are_read_by_ranges(web, folder, tmp_path, room):
     schema = {"json": {"a": Field("int64", (), "a")}}  # lengths that must be decoded for it

@@ -178,7 +178,7 @@ def test_lengths_that_must_be_decoded_are_counted_once(npy, opened, folder, monk
     kept.write_bytes(add_digest(forged.getvalue(), kept.name))  # believed: it is not counted again
     store = open_webdataset(path, schema={"json": "int64"})
     with pytest.raises(
-        CorruptSampleError, match="must have 5 timesteps as were counted, but has 2: the file"
+        CorruptSampleError, match="must have 5 timesteps, as counted before, but has 2: the file"
     ):
         store.read(np.array([[2, 0, 5]]), ["json"])
     kept.write_bytes(b"x")

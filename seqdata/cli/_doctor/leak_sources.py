@@ -53,7 +53,7 @@ def read_sources(path: Path, backend: str | None) -> LeakSources:
     if "train" not in names or (len(names) < 2 and not sources.statistics):
         found = ", ".join(sources.parts) or "none"
         needed = "`train` and one of `val`, `test` and `statistics`"
-        raise ConfigError(must_be(f"{path}: parts", needed, found))
+        raise ConfigError(f"{path}: must name {needed}, but names {found}.")
     return sources
 
 
@@ -111,7 +111,8 @@ def _find_statistics(plain: Any) -> Iterator[Statistics]:
 def _read_parts(path: Path, plain: Mapping[str, Any], backend: str | None) -> LeakSources:
     if not set(KINDS) & plain.keys() and "split" not in plain:
         found = ", ".join(map(str, plain)) or "none"
-        raise ConfigError(must_be(f"{path}: keys", f"of {', '.join(_KEYS)}", found))
+        needed = ", ".join(_KEYS)
+        raise ConfigError(f"{path}: must have keys of {needed}, but has {found}.")
     parts = _make_split(path, plain["split"], backend) if "split" in plain else {}
     for kind in KINDS:
         value = plain.get(kind)

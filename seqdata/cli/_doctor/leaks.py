@@ -372,7 +372,7 @@ def _check_ids(
         names += found[:_MAX_SHOWN]
     if not count:
         return True, []
-    fix = "leave what is the same out of one part; give ids that differ to what is not"
+    fix = "leave duplicates out of one part; give different sequences different ids"
     return True, [("same ids", f"{count:,} ids are in both: {_show(names, count)}", fix)]
 
 

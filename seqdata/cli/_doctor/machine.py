@@ -156,8 +156,8 @@ def _check_kernel(machine: Machine) -> Iterator[DoctorFinding]:
         is_chosen = os.environ.get("SEQDATA_KERNEL") == "numpy"
         yield _make_finding(
             "kernel", "warn", "numpy, which is slower: batches take several times as long",
-            "unset SEQDATA_KERNEL" if is_chosen else "install a wheel for this platform, or a C "
-            "compiler and build it again: pip install --force-reinstall --no-binary "
+            "unset SEQDATA_KERNEL" if is_chosen else "install a wheel for this platform, or "
+            "install a C compiler and build it again: pip install --force-reinstall --no-binary "
             "lightning-seqdata lightning-seqdata",
         )  # fmt: skip
     if "crc32c" in machine.algorithms:

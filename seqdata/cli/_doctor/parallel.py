@@ -99,8 +99,8 @@ def _make_module(value: Any, name: str, call: str | None) -> nn.Module:
     except Exception as error:  # code of a user may raise anything
         raise ConfigError(
             must_be(
-                _WHERE, "called with its arguments",
-                f"called as {name}{call or '()'} ({type(error).__name__}: {error})",
+                _WHERE, "a call that succeeds",
+                f"{name}{call or '()'}, which raises {type(error).__name__}: {error}",
                 f"Write them as in --model '{_EXAMPLE}', or name a function without any",
             )
         ) from error  # fmt: skip
@@ -118,7 +118,7 @@ def _parse_arguments(call: str) -> tuple[list[Any], dict[str, Any]]:
     except (SyntaxError, ValueError, AttributeError) as error:
         raise ConfigError(
             must_be(
-                f"{_WHERE}: the arguments", "numbers, strings and other literals", call,
+                f"{_WHERE}: the argument list", "of literals, such as numbers and strings", call,
                 "Name a function without arguments that makes the model",
             )
         ) from error  # fmt: skip
@@ -393,8 +393,8 @@ def _find_shape(query: ParallelQuery) -> UpdateShape:
     raise ConfigError(
         must_be(
             "doctor: the shape of batches",
-            "either `lanes` and `chunk`, or `batch_size`",
-            "neither or both of them",
+            "given by either `lanes` and `chunk`, or `batch_size`",
+            "given by neither or both",
             "Pass e.g. --lanes 64 --chunk 128",
         )
     )

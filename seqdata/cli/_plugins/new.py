@@ -21,7 +21,7 @@ _HOST_KINDS = {"format": "backend", "store": "backend", "transform": ""}  # othe
 
 
 def write_plugin(name: str, kind: str, folder: Path | None) -> list[Path]:
-    """Write the package of a new plugin; return its files, of which none was there.
+    """Write the package of a new plugin; return its files, none of which existed before.
 
     Args:
         name: Name of the plugin, by which it is used.
@@ -37,11 +37,9 @@ def write_plugin(name: str, kind: str, folder: Path | None) -> list[Path]:
     for path in texts:
         if os.path.lexists(path):
             raise ConfigError(
-                must_be(
-                    f"plugins new: {str(path)!r}", "absent", "there, and is never overwritten",
-                    "Choose another folder",
-                )
-            )  # fmt: skip
+                f"plugins new: {str(path)!r} must not exist, but does, and is never overwritten. "
+                "Choose another folder."
+            )
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,8 +108,8 @@ def _refuse_taken(name: str, kind: str, module: str, suffix: str) -> None:
     host, offered = default_host(), _HOST_KINDS.get(kind, kind)
     if offered and normalize_name(name) in map(normalize_name, host.names(offered)):
         raise ConfigError(
-            f"plugins new: the name {name!r} must be free, but is that of a {offered} of seqdata "
-            "or a plugin. Choose another name"
+            f"plugins new: the name {name!r} must be free, but names a {offered} of seqdata or a "
+            "plugin. Choose another name"
         )
     claimed = {claim.suffix: claim.label for claim in host.claims()}
     if offered == "backend" and (is_core_form(f"a{suffix}") or suffix in claimed):

@@ -70,7 +70,7 @@ class KindTemplate:
     """The files of one kind of plugin.
 
     Attributes:
-        about: What it is, for the description of the package.
+        about: Description of the package.
         cls: Name of its class, with ``$$camel`` for the name of the plugin.
         points: Its entry points.
         use: How it is used, for the README.
@@ -237,7 +237,7 @@ class Test$cls(FormatContract):
     backend = $cls
     sequences = [{"id": f"s{n}", "x": np.arange(n, dtype=np.float32)} for n in (0, 1, 7, 3000)]
 
-    def make(self, folder):  # or `location = "tests/data/a$suffix"`: a file that is there
+    def make(self, folder):  # or `location = "tests/data/a$suffix"`: an existing file
         with open(folder / "a$suffix", "wb") as file:
             np.savez_compressed(file, **{each["id"]: each["x"] for each in self.sequences})
         return folder / "a$suffix"
@@ -398,8 +398,8 @@ class $cls:
                 values = np.array(lines, dtype=np.float32).reshape(len(lines), -1)
             except ValueError as error:
                 raise DataError(
-                    f"{file.path}: lines must be equally many numbers, but are not ({error}). "
-                    "Correct the file"
+                    f"{file.path}: lines must have the same number of values, but do not "
+                    f"({error}). Correct the file"
                 ) from error
             yield {"id": file.key, options.field or "x": values}
 
@@ -434,7 +434,7 @@ def test_what_is_read_can_be_written_and_opened(tmp_path):
 
 @pytest.mark.parametrize("text", ["1 2\\n3\\n", "1 a\\n"])
 def test_what_is_no_table_of_numbers_is_an_error_that_names_the_file(tmp_path, text):
-    with pytest.raises(DataError, match="a$suffix: lines must be equally many numbers"):
+    with pytest.raises(DataError, match="a$suffix: lines must have the same number of values"):
         list(read(tmp_path / "a$suffix", text))
 """,
 )

@@ -229,7 +229,7 @@ def _check_files(folder: Path, manifest: SpillManifest) -> None:
         if digest != manifest.digests[name]:
             raise CorruptShardError.at(
                 f"PredictionWriter: {path}: must be what rank {manifest.rank} wrote (sha256 "
-                f"{manifest.digests[name][:16]}), but is not ({digest[:16]}): disk or memory fail, "
-                "or another program wrote to it. Check them, and predict again",
+                f"{manifest.digests[name][:16]}), but is not ({digest[:16]}): disk or memory is "
+                "failing, or another program wrote to it. Check them, and predict again",
                 file=str(path), rank=manifest.rank, expected=manifest.digests[name], found=digest,
             )  # fmt: skip

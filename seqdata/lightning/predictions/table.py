@@ -54,7 +54,7 @@ def make_table(predictions: Store, source: Store, options: TableOptions) -> pa.T
     Columns: the id; the dates of the predicted timesteps, under the name of their field, if there
     is one; ``position``, the index of the sequence in the base of views and splits; ``timestep``,
     the index of the timestep in that sequence; ``step``, from 1, with a horizon; and the
-    predictions, with ``_pred`` behind the name of a field of the data. If all predictions are per
+    predictions, with ``_pred`` after the name of a field of the data. If all predictions are per
     sequence, a row is a sequence, without dates and timesteps.
 
     Args:
@@ -242,7 +242,7 @@ def _add_column(table: dict[str, Any], name: str, values: Any) -> None:
 
     if name in table:
         raise ConfigError(
-            f"predictions: columns must have different names, but {name!r} is there twice. Rename "
+            f"predictions: columns must have different names, but two are named {name!r}. Rename "
             "the field of the data, or the entry that predict_step returns"
         )
     if not isinstance(values, np.ndarray):

@@ -43,7 +43,7 @@ _MAX_COPIED_BYTES = 8 << 20  # largest column, in bytes, that is copied in one g
 
 
 def make_piece_getter(column: Any, *, ragged: bool) -> Callable[[int], Any]:
-    """Return a function that returns a column's pieces by number: writable arrays, or strings.
+    """Return a function that returns a column's piece by index: a writable array, or a string.
 
     Args:
         column: A ``Column``, or a list.
@@ -234,7 +234,7 @@ class TransformApplier:
         )
 
     def _make_getters(self, inputs: Columns) -> list[tuple[str, Callable[[int], Any]]]:
-        """Return, for each field, the function that returns its pieces by number."""
+        """Return, for each field, the function that returns its piece by index."""
         return [
             (name, make_piece_getter(column, ragged=self.reader.axes.along(name) is not None))
             for name, column in inputs.items()
@@ -342,9 +342,8 @@ class TransformApplier:
             )
         if name is not None and name not in ragged:
             raise ConfigError(
-                f"loader: `shift` names {format_unknown_name(name, ragged)} on axis "
-                f"{self.axes.axis!r} "
-                "from the transform"
+                f"loader: `shift`: {format_unknown_name(name, ragged)} on axis "
+                f"{self.axes.axis!r} from the transform"
             )
         return name or ragged[0]
 

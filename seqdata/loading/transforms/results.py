@@ -163,11 +163,11 @@ def concat_results(
     Args:
         results: The result of each sequence.
         find_axis: Returns the axis of an array.
-        make_error: Returns the error about a piece.
-        describe_sequence: Returns the name of a piece's sequence.
+        make_error: Returns the error about the result with an index.
+        describe_sequence: Returns the name of the sequence of the result with an index.
 
     Raises:
-        DecodeError: If a result has another form than the first.
+        DecodeError: If a result differs from the first one in its fields, dtypes or shapes.
     """
     columns: dict[str, Any] = {}
     axes: dict[str, str | None] = {}

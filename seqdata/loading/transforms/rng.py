@@ -35,7 +35,8 @@ class Occurrences:
     ) -> NDArray[np.int64] | None:
         """Return the index of each span among the draws of its sequence, int64 (n,); None: all 0.
 
-        The upper half of an index is for the position, the lower half for the crop.
+        If ``crop_numbers`` is given, the upper 32 bits are the index of the position in a view, or
+        of the draw, and the lower 32 bits that of the crop.
 
         Args:
             spans: int64 (n, 3), the first spans of a batch.

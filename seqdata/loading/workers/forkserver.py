@@ -181,7 +181,7 @@ def _find_short_folder(folder: str, pid: int) -> str:
             return short_folder
     raise OSError(
         errno.ENAMETOOLONG,
-        f"{folder}: must leave room for a socket in {_MAX_SOCKET_PATH} bytes, set TMPDIR to a "
+        f"{folder}: must leave room for a socket in {_MAX_SOCKET_PATH} bytes. Set TMPDIR to a "
         "shorter path",
     )
 

@@ -114,7 +114,7 @@ def start_worker(
             must_be(
                 "loader: `num_workers`",
                 "0",
-                f"{options.num_workers} inside of another library's worker process",
+                f"{options.num_workers} inside another library's worker process",
                 "Such a process may not start others",
             )
         )

@@ -44,7 +44,7 @@ class PoolSession:
         self._is_exhausted = False
 
     def begin(self, requests: Iterator[StepRequest]) -> None:
-        """Set the requests to take, in order; they are sent ahead as far as there is room."""
+        """Set the requests to take, in order; they are sent ahead while there is room."""
         self._requests = requests
 
     def take(self) -> tuple[Any, Axes]:
@@ -98,7 +98,7 @@ class PoolSession:
         """Wait a short time for the oldest task, or raise the error for which it is missing."""
         if self._is_ended:  # another session uses the pool and its slots
             raise IncompleteEpochError(
-                "loader: the iteration was left while a batch was made. Begin another one."
+                "loader: the iteration was interrupted while it made a batch. Begin another one."
             )
         task = self._tasks[0] if self._tasks else None
         failure = (self._pool.error or self._failure) if task is None else task.error

@@ -216,8 +216,8 @@ def _make_unpickle_error(error: Exception) -> SeqDataError:
         ).with_details(**error.details)
     else:
         config_error = ConfigError(
-            "loader: a worker process cannot unpickle what it was sent "
-            f"({type(error).__name__}: {error}). Define functions in a module, or pass "
+            f"loader: a worker process cannot unpickle its work ({type(error).__name__}: {error}). "
+            "Define functions in a module, or pass "
             "start_method='fork'."
         )
     config_error.__cause__ = error

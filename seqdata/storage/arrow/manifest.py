@@ -222,7 +222,7 @@ def describe_missing_manifest(files: int) -> str:
     """Return the message about a folder that has files of a store, but no manifest."""
     return (
         f"is not there, but {files} files of a store are. It is written last: writing was not "
-        "finished, or not all was copied. Write the store again, or copy the rest"
+        "finished, or not everything was copied. Write the store again, or copy the rest"
     )
 
 
@@ -340,9 +340,7 @@ class _ManifestReader:
     def read_file_name(self, entry: Any, path: str) -> str:
         name: str = self.require(entry, "file", str, path)
         if not is_plain_name(name):
-            raise self.make_error(
-                f"{path}, 'file',", f"is {name!r}", "be a name inside of the folder"
-            )
+            raise self.make_error(f"{path}, 'file',", f"is {name!r}", "be a name inside the folder")
         return name
 
     def read_manifest(self, document: dict[str, Any]) -> Manifest:

@@ -133,7 +133,7 @@ class ArrowShards:
         return OpenShard(number, fields, cached.mapping)
 
     def download(self, number: int) -> None:
-        """Download a shard into the cache, unless it is there."""
+        """Download a shard into the cache, unless it is cached."""
         request = self.make_request(number)
         if not self._cache.has(request):
             self._cache.acquire_if_room(request, self.locate_shard(number))
@@ -183,7 +183,7 @@ class ArrowShards:
                 stored[local], stored[local + 1] = offsets[local], offsets[local + 1]
 
     def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
-        """Return fields over a shard of which some ranges are there; see ``RemoteShards``."""
+        """Return fields over a shard of which some ranges are present; see ``RemoteShards``."""
 
         def drop_with_checksums() -> str | None:
             self._drop_checksums(number)
@@ -286,7 +286,7 @@ def read_manifest(files: RemoteFiles) -> Manifest:
     """Return the manifest of a remote store.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         RemoteReadError: If it cannot be read.
         DataError: If it is invalid.
     """
@@ -325,7 +325,7 @@ def open_remote(
     Raises:
         ConfigError: If the location is invalid, or what it needs is not installed.
         RemoteReadError: If it cannot be read.
-        MissingShardError: If a shard is not there.
+        MissingShardError: If a shard is missing.
         CorruptShardError: If a shard has another size.
         IncompleteDatasetError: If its writing was never finished.
         DataError: If it is not a store, or its manifest is invalid.
@@ -406,7 +406,7 @@ def _open_without_manifest(
     """Open other files of a location that has no manifest.
 
     Raises:
-        IncompleteDatasetError: If files of a store are there.
+        IncompleteDatasetError: If files of a store exist.
         MissingShardError: If there is nothing.
         DataError: If there are other files.
     """

@@ -361,7 +361,7 @@ def open_shuffled(
 
 
 def _reads_at_random(sequences: Any) -> bool:
-    """Return whether single sequences can be read without much else, as far as is known."""
+    """Return whether single sequences can be read cheaply, as far as the type tells."""
     if isinstance(sequences, StoreSequences):
         return _store_reads_at_random(sequences.store)
     return not is_part_list(sequences)

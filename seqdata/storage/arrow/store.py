@@ -81,7 +81,7 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
         verify: Whether checksums are compared: of lengths now, of values when they are read.
 
     Raises:
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         CorruptShardError: If a file differs from what was written.
     """
     shards = []
@@ -211,7 +211,7 @@ def build_fields(
         manifest: The manifest.
         layout: Shards, lengths and ids of its sequences.
         mappings: Per shard, its bytes.
-        checksums: Field -> what it is verified by; fields that are not there are not verified.
+        checksums: Field -> its checksums; other fields are not verified.
     """
 
     def make(name: str, layout: ShardLayout) -> BufferSource:
@@ -250,7 +250,7 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
         engine: The kernel that maps.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         CorruptShardError: If its size differs.
     """
     with open_inside(root, name, replace(location, offset=0, length=bytes_)) as (descriptor, size):
@@ -271,7 +271,7 @@ def get_footer(mapping: Any, shard: ArrowShard) -> memoryview:
 
 
 def check_size(size: int, expected: int, location: DataLocation) -> None:
-    """Raise if a file has another size than was written.
+    """Raise if the size of a file differs from what was written.
 
     Raises:
         CorruptShardError: If it has.
@@ -319,7 +319,7 @@ def check_total_timesteps(
     """Raise if lengths do not fit the shards: batches are allocated by the lengths.
 
     Raises:
-        CorruptShardError: If they do not.
+        CorruptShardError: If lengths and shards differ.
     """
     total = sum(shard.timesteps[axis] for shard in manifest.shards)
     longest, found = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.uint64))
@@ -378,9 +378,9 @@ def open_arrow(
         remote: Options of reading a URL; None: whole shards through the cache.
 
     Raises:
-        ConfigError: If the location is not there, or ``verify`` is not possible.
+        ConfigError: If the location does not exist, or ``verify`` is not possible.
         IncompleteDatasetError: If its writing was never finished.
-        MissingShardError: If a shard is not there.
+        MissingShardError: If a shard is missing.
         CorruptShardError: If a shard is not what was written.
         DataError: If it is not a store, or its manifest is invalid.
     """
@@ -488,7 +488,7 @@ def _make_no_folder_error(root: Path) -> DataError:
 
 
 def _make_no_store_error(root: Path) -> ConfigError | DataError:
-    """Return the error about a location without a manifest: what is there instead."""
+    """Return the error about a location without a manifest, with what exists there."""
     if root.is_symlink() and not root.exists():
         target = f"a link to {os.readlink(root)!r}, which is not there"
         return ConfigError(must_be(f"{root}:", "a store's folder", target, "Check the path"))

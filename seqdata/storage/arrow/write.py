@@ -138,7 +138,7 @@ def write_arrow(  # noqa: PLR0913
     fails leaves its finished shards, and the same call continues after them, to the same bytes.
 
     Raises:
-        ConfigError: If an argument is invalid, or does not fit what is there.
+        ConfigError: If an argument is invalid, or does not fit the existing files.
         DecodeError: If a sequence is not like the first one, or not what was written before.
         IncompleteDatasetError: If the disk is full.
         WorkerDiedError: If the executor broke.
@@ -189,7 +189,7 @@ def _write_rows(
 
     Args:
         writer: The writer.
-        rows: At least one sequence.
+        rows: The sequences, at least one.
         axes: Field -> axis.
         rates: Axis or field -> its clock.
         first: The sequence that determines the fields; None: the first one of ``rows``.
@@ -231,7 +231,7 @@ class ArrowFormat:
 
     Attributes:
         fields: Name -> field.
-        resume_key: How sequences become shards.
+        resume_key: Options that determine how sequences become shards.
     """
 
     fields: Mapping[str, Field]

@@ -81,7 +81,7 @@ def check_names(location: str, existing: Iterable[str], names: Sequence[str]) ->
         names: The names by the state.
 
     Raises:
-        MissingShardError: If one does not.
+        MissingShardError: If a file does not exist.
     """
     existing = set(existing)
     for number, name in enumerate(names):
@@ -89,7 +89,7 @@ def check_names(location: str, existing: Iterable[str], names: Sequence[str]) ->
             raise DataLocation(dataset=location, shard=number, file=name).make_error(
                 MissingShardError,
                 f"must be in the folder, for {STATE_FILE!r} names it ({len(names)} files; "
-                f"{len(existing & set(names))} are there), but is not. Restore it, or save the "
+                f"{len(existing & set(names))} exist), but is not. Restore it, or save the "
                 "dataset again",
             )
 
@@ -98,7 +98,7 @@ def check_kind(location: str, names: Sequence[str]) -> None:
     """Raise if there are no files, or some of Parquet and some of Arrow.
 
     Raises:
-        DataError: If so.
+        DataError: If there are no files, or Parquet and Arrow files are mixed.
     """
     if not names:
         raise DataLocation(dataset=location).make_error(

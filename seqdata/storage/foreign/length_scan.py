@@ -250,14 +250,14 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
     """Return one array of the archive, which must be stored as by ``numpy.savez``.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If the array is stored in a different way.
         KeyError: If it does not exist.
     """
     entry = archive.getinfo(f"{name}.npy")
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
         raise ValueError(f"{name} is compressed or encrypted")  # its sizes would have to be trusted
     if entry.file_size != entry.compress_size or entry.file_size > size:
-        raise ValueError(f"{name} leads out of the file")
+        raise ValueError(f"{name} extends beyond the file")
     file = io.BytesIO(archive.read(entry))
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError(f"{name} is of another version")

@@ -54,7 +54,7 @@ class TableSet:
 
     Attributes:
         folder: The folder of the files.
-        files: In the order of their sequences.
+        files: The files, in the order of their sequences.
         column_types: Column -> its type.
         fields: Column -> its field.
         rows: int64 (units,), of all files in order.
@@ -90,7 +90,7 @@ class TableSet:
             if len(array) != self.rows[number]:
                 raise location.make_error(
                     CorruptShardError,
-                    f"must have {self.rows[number]} rows as were counted, but has {len(array)}. "
+                    f"must have {self.rows[number]} rows, as counted before, but has {len(array)}. "
                     "Restore the file",
                     found=len(array), expected=int(self.rows[number]),
                 )  # fmt: skip

@@ -64,8 +64,8 @@ class TableFile:
         digest: Digest of name, size and footer.
         size: Size in bytes.
         version: A string that differs from that of any later version of the file.
-        read_encoded: As ``read``, for columns of strings: they become dictionaries and codes; None:
-            the format does not offer that.
+        read_encoded: Returns columns of strings as dictionaries and codes; None: the format does
+            not support that.
     """
 
     location: DataLocation

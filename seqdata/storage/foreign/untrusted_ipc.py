@@ -98,13 +98,13 @@ def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
 
     Raises:
         LimitError: If a dictionary exceeds a limit.
-        CorruptShardError: If the footer leads out of the file.
+        CorruptShardError: If the footer extends beyond the file.
     """
     if len(data) < _TAIL_BYTES or data[-len(MAGIC) :] != MAGIC:
         raise make_no_footer_error(location)
     size = _read_number(data, len(data) - _TAIL_BYTES, "<i")
     if not 0 <= size <= len(data) - _TAIL_BYTES:
-        raise make_damage_error(location, "a footer that leads out of the file")
+        raise make_damage_error(location, "a footer that extends beyond the file")
     try:
         footer = _FlatTable.root(data[len(data) - _TAIL_BYTES - size : len(data) - _TAIL_BYTES])
         dictionaries, batches = (
@@ -112,9 +112,11 @@ def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
             for field in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES)
         )
     except _BadMetadata as error:
-        raise make_damage_error(location, "a footer that leads out of the file") from error
+        raise make_damage_error(location, "a footer that extends beyond the file") from error
     if sum(metadata + body for _, metadata, body in (*dictionaries, *batches)) > len(data):
-        raise make_damage_error(location, "overlapping messages, or one that leads out of the file")
+        raise make_damage_error(
+            location, "overlapping messages, or one that extends beyond the file"
+        )
     for block in dictionaries:
         check_message(replace(location, file_kind="dictionary"), data, *block)
     return tuple((int(at), int(metadata), int(body)) for at, metadata, body in batches)
@@ -137,20 +139,20 @@ def _iter_messages(location: DataLocation, data: memoryview) -> Iterator[tuple[i
     while at + 4 <= len(data):
         prefix_bytes = 8 if _read_number(data, at, "<I") == _CONTINUATION else 4
         if at + prefix_bytes > len(data):
-            raise make_damage_error(location, "a message that leads out of the file")
+            raise make_damage_error(location, "a message that extends beyond the file")
         size = _read_number(data, at + prefix_bytes - 4, "<i")
         if size == 0:
             return
         if not 0 < size <= len(data) - at - prefix_bytes:
-            raise make_damage_error(location, "a message that leads out of the file")
+            raise make_damage_error(location, "a message that extends beyond the file")
         try:
             body = _FlatTable.root(data[at + prefix_bytes : at + prefix_bytes + size]).read_number(
                 _BODY, "<q"
             )
         except _BadMetadata as error:
-            raise make_damage_error(location, "a message that leads out of the file") from error
+            raise make_damage_error(location, "a message that extends beyond the file") from error
         if not 0 <= body <= len(data) - at - prefix_bytes - size:
-            raise make_damage_error(location, "a message that leads out of the file")
+            raise make_damage_error(location, "a message that extends beyond the file")
         yield at, prefix_bytes + size, body
         at += prefix_bytes + size + body
 
@@ -177,7 +179,7 @@ def check_message(
             metadata, MAX_METADATA,
         )  # fmt: skip
     if min(at, metadata, body) < 0 or at + metadata + body > len(data):
-        raise make_damage_error(location, "a message that leads out of the file")
+        raise make_damage_error(location, "a message that extends beyond the file")
     try:
         prefix_bytes = 8 if _read_number(data, at, "<I") == _CONTINUATION else 4
         batch = _parse_batch(data[at + prefix_bytes : at + metadata])
@@ -192,7 +194,7 @@ def check_message(
             return int(sizes.sum())
         return _check_compressed(location, data[at + metadata : at + metadata + body], buffers)
     except _BadMetadata as error:
-        raise make_damage_error(location, "a message that leads out of the file") from error
+        raise make_damage_error(location, "a message that extends beyond the file") from error
 
 
 def _parse_batch(metadata: memoryview) -> _FlatTable | None:

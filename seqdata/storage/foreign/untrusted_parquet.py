@@ -61,7 +61,7 @@ class ThriftError(Exception):
 def read_struct(
     data: memoryview, at: int, wanted_fields: StructFields, depth: int = 0
 ) -> tuple[Struct, int]:
-    """Return the wanted fields of a struct, as far as it has them, and its end.
+    """Return the wanted fields that a struct has, and its end.
 
     Args:
         data: The bytes, uint8.
@@ -298,7 +298,7 @@ def sum_pages(location: DataLocation, data: memoryview, chunk: ColumnChunkInfo) 
     if not chunk.values:  # nothing is read, and its offsets are meaningless
         return PageTotals(0, 0, 0)
     if chunk.begin < 0 or not 0 <= chunk.size <= len(data) - chunk.begin:
-        raise make_damage_error(location, "pages that lead out of the file")
+        raise make_damage_error(location, "pages that extend beyond the file")
     at, end, pages = chunk.begin, chunk.begin + chunk.size, 0
     values = needed = largest = 0
     while at < end and values < chunk.values:  # as pyarrow reads
@@ -316,7 +316,7 @@ def sum_pages(location: DataLocation, data: memoryview, chunk: ColumnChunkInfo) 
         at, pages = begin + compressed_size, pages + 1
         needed, largest = needed + size, max(largest, size)
     if at > end:
-        raise make_damage_error(location, "pages that lead out of the column")
+        raise make_damage_error(location, "pages that extend beyond the column")
     return PageTotals(values, needed, largest)
 
 

@@ -1,6 +1,6 @@
 """Building of the indexes of files: once, in parallel, kept next to the files or in the cache.
 
-What is finished is kept after an interruption, and saved now and then.
+Finished indexes are saved at intervals, and kept after an interruption.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build(
         have: Whether each file has an index; None: this is checked.
 
     Raises:
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         DataError: If a file is damaged or not of the format, or an index that is not built unasked.
     """
     if rebuild:

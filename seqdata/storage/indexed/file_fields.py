@@ -65,7 +65,7 @@ class FileFields:
         indexed_fields: The fields, with their axes.
         layout: The files and lengths of sequences.
         extents: Name of values in indexes -> their extents, for each file.
-        checksums: Name of values in indexes -> what they are verified by.
+        checksums: Name of values in indexes -> their checksums.
         bits: The bits of verified checksums, for first_read.
         file_stats: File -> its size and tag when it was first read by ranges.
     """
@@ -126,7 +126,7 @@ class FileFields:
         self.files.content(number, release_nothing)
 
     def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
-        """Return fields over a file of which some ranges are there; see ``RemoteShards``."""
+        """Return fields over a file of which some ranges are present; see ``RemoteShards``."""
         verified = {  # whatever the bits say
             member: replace(checksums, bits=None) for member, checksums in self.checksums.items()
         }

@@ -23,7 +23,7 @@ from seqdata.storage.indexed.shard_index import ENDS, digest_ends
 from seqdata.storage.limits import MAX_ROWS
 
 ABSENT = "absent"
-"""In place of the digest of a sibling that is not there."""
+"""Placeholder for the digest of a missing sibling."""
 Decoder = Callable[[bytes], NDArray[Any]]
 """The bytes of one sequence's value -> (timesteps, *shape), or shape if there is no axis."""
 
@@ -37,7 +37,7 @@ class FileReader:
         content: Its bytes, uint8.
         place: Its place, for errors.
         read_sibling: Returns the bytes of a file next to it; None: there are none.
-        siblings: The siblings that were read, by path; None for one that is not there.
+        siblings: The siblings that were read, by path; None for a missing one.
     """
 
     name: str
@@ -65,7 +65,7 @@ class FileReader:
         """Return a file next to it.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
         """
         folder, _, _ = self.name.rpartition("/")
         path = f"{folder}/{name}" if folder else name
@@ -98,7 +98,7 @@ def file_facts(content: NDArray[np.uint8] | None, using: str = "crc32") -> tuple
         using: Algorithm of the checksum; by default one that every process can compute.
 
     Returns:
-        (-1, ``ABSENT``) where it is not there.
+        (-1, ``ABSENT``) if it does not exist.
     """
     if content is None:
         return -1, ABSENT
@@ -228,7 +228,7 @@ def check_suffixes(format: FileFormat) -> None:
     """Raise if the suffixes of a format name no files.
 
     Raises:
-        PluginError: If they do not.
+        PluginError: If ``suffixes`` is not a tuple of strings that begin with a dot.
     """
     suffixes = format.suffixes
     if not isinstance(suffixes, tuple | list) or not all(
@@ -319,7 +319,7 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
 
     Args:
         extents: Extents of all sequences of the file.
-        count: How many they are.
+        count: Number of sequences.
         size: Size of the file in bytes.
         where: The format's method and the field, for errors of the format.
         place: The field in the file, for errors of the file.
@@ -403,9 +403,9 @@ def _check_values(values: NDArray[Any], dtype: np.dtype[Any], where: str) -> Non
     """Raise if a dtype does not hold values as they are; fractions may be rounded.
 
     Raises:
-        PluginError: If it does not.
+        PluginError: If a value changes when it is converted.
     """
-    must = f"`values` must be what {dtype.name} holds"
+    must = f"`values` must be representable as {dtype.name}"
     if values.dtype.kind not in "biuf":
         raise _make_error(where, must, f"{values.dtype}")
     with np.errstate(all="ignore"):
@@ -424,7 +424,7 @@ def _check_inside(begins: NDArray[Any], ends: NDArray[Any], size: int, place: Da
         begin, end = int(begins[at]), int(ends[at])
         raise replace(place, offset=begin, length=end - begin).make_error(
             CorruptShardError,
-            f"the values of its sequence {at} must end inside of the {size} bytes of the file, but "
+            f"the values of its sequence {at} must end inside the {size} bytes of the file, but "
             f"end at {end}: it is cut off. Restore it; if it is complete, report it to the "
             "author of the format",
             expected=end, found=size,

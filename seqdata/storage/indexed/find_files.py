@@ -87,8 +87,8 @@ class FoundShards:
 
     Attributes:
         shards: The files.
-        index: Their index, as far as it is there.
-        places: What was found in each place of the location.
+        index: Index of the files, which may lack some of them.
+        places: The files found in each place of the location.
     """
 
     shards: Sequence[Shard]
@@ -288,7 +288,7 @@ def _check_folder(
         raise DataLocation(dataset=str(folder), file=name).make_error(
             MissingShardError,
             f"is not there, but its index in {INDEX_FOLDER}/{gone[name]} is. Restore the file; or, "
-            f"if it is to be left out, run `seqdata index '{folder}'`, which removes its index",
+            f"to leave it out, run `seqdata index '{folder}'`, which removes its index",
         )
     return list(files)
 

@@ -39,7 +39,7 @@ from seqdata.storage.packing import NUMBER_DTYPES
 REMEDY = "Rebuild it with `seqdata index --rebuild` or `seqdata verify --repair-index`"
 """Advice in messages about a damaged index."""
 PIECE_BYTES = 16 << 20
-"""Bytes of arrays from which on indexes are stored in one more file."""
+"""Bytes of arrays at which indexes continue in another file."""
 _VERSION = 2
 _MAGIC = b"seqdata index\n"
 _DIGEST = 64  # hex digits

@@ -48,7 +48,7 @@ OLD_SUFFIX = ".idx"
 """Suffix of the index of each file, by earlier releases."""
 LIST_FILE = f"{INDEX_FOLDER}/{SHARD_LIST}"
 MAX_FILES = 8
-"""Number of small index files from which on they become one."""
+"""Number of small index files at which they are merged into one."""
 _CLOCK_STEP = 2 * 10**9  # nanoseconds: the coarsest times that file systems record
 Result = TypeVar("Result")
 
@@ -75,7 +75,7 @@ class LocalFiles:
         return read_small_file(path, location) if path.is_file() else None
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file that is not there yet; return False if it is there."""
+        """Write a file that does not exist yet; return False if it exists."""
         path = self.folder / name
         if path.exists():
             return False
@@ -93,12 +93,12 @@ class LocalFiles:
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file, whether it is there or not."""
+        """Write a file, whether it exists or not."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / name, content)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         (self.folder / name).unlink(missing_ok=True)
 
     def find_newest(self, names: Iterable[str]) -> int:
@@ -131,7 +131,7 @@ class RemoteFolder:
         return _get_if_exists(read_whole)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file that is not there yet; return False if it is there."""
+        """Write a file that does not exist yet; return False if it exists."""
         files = make_writable_files(self.url, self.remote)
         if _get_if_exists(lambda: files.stat(name)) is not None:
             return False
@@ -139,7 +139,7 @@ class RemoteFolder:
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file, whether it is there or not."""
+        """Write a file, whether it exists or not."""
         files = make_writable_files(self.url, self.remote)
         with tempfile.TemporaryDirectory() as spot:
             path = Path(spot, "index")
@@ -147,7 +147,7 @@ class RemoteFolder:
             files.upload(name, path)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         make_writable_files(self.url, self.remote).remove(name)
 
 
@@ -157,7 +157,7 @@ _Files = LocalFiles | RemoteFolder
 def _get_if_exists(call: Callable[[], Result]) -> Result | None:
     """Return a call's result; None where a file is not there.
 
-    Who may not list a bucket is refused what is not there.
+    Without permission to list a bucket, missing files are refused as well.
     """
     try:
         return call()
@@ -308,7 +308,7 @@ class FolderIndex:
         return [old] if old.format_identity == self._format.identity else []
 
     def _is_of(self, index: ShardIndex, shard: Shard) -> bool:
-        """Return whether an index is of a file, as far as that is known without reading it."""
+        """Return whether an index is of a file, by its listed digest or its size."""
         if self.listed is not None and shard.name in self.listed:
             return index.sha256 == self.listed[shard.name].sha256
         return not shard.is_local or index.bytes == shard.size()
@@ -414,8 +414,8 @@ class FolderIndex:
         """Write index files in place of others.
 
         Args:
-            files: Where.
-            first: Number of the first one.
+            files: Files of the folder of indexes.
+            first: Number of the first index file.
             old: The files that they replace.
             indexes: The indexes that they hold.
         """

@@ -63,8 +63,8 @@ def load_indexes(
 
     Raises:
         ConfigError: If a file has none.
-        MissingShardError: If a file, or the index of a listed file, is not there.
-        IncompleteDatasetError: If the list of the files is not there.
+        MissingShardError: If a file, or the index of a listed file, is missing.
+        IncompleteDatasetError: If the list of the files is missing.
         FingerprintMismatch: If an index is of another file.
         CorruptShardError: If an index is damaged, or has other options than the first.
         DataError: If files hold no sequences.
@@ -126,7 +126,7 @@ def load_known_indexes(
         file_format: The format of the files.
 
     Raises:
-        FingerprintMismatch: If a sibling that one was built with is not there any more.
+        FingerprintMismatch: If a sibling that one was built with no longer exists.
     """
     if not file_format.identity or not all(shard.is_local for shard in shards):
         return None
@@ -146,7 +146,7 @@ def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
         index: Its index.
 
     Raises:
-        FingerprintMismatch: If one of them is not there any more.
+        FingerprintMismatch: If one of them no longer exists.
         DataError: If one of them cannot be read.
     """
     for name, details in index.siblings.items():
@@ -158,7 +158,7 @@ def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
                 continue
             raise location.make_error(
                 FingerprintMismatch,
-                f"was there when {shard.name!r} was indexed, but is not. Restore it, or, if "
+                f"existed when {shard.name!r} was indexed, but is missing. Restore it, or, if "
                 f"{shard.name!r} is read without it, run `seqdata index --rebuild`",
             ) from error
         if not has_facts(content, details):
@@ -178,7 +178,7 @@ def _check_exist(
         first: The first file that was not checked yet.
 
     Raises:
-        MissingShardError: If one is not there.
+        MissingShardError: If one is missing.
     """
     unindexed = [i for i in range(first, len(indexes)) if indexes[i] is None]
     if not unindexed:
@@ -204,7 +204,7 @@ def check_listed(
 
     Raises:
         MissingShardError: If it is missing.
-        IncompleteDatasetError: If the list is not there.
+        IncompleteDatasetError: If the list is missing.
         FingerprintMismatch: If it is of another file.
     """
     location = replace(location, file_kind=f"index of shard {location.shard}")

@@ -72,7 +72,7 @@ class Options:
     """Options by which a store is opened; they are pickled with it.
 
     Attributes:
-        location: Where the files lie, with what may be secret.
+        location: Location of the files, with its credentials.
         file_format: Format of the files.
         verify: When checksums are compared; None: at the first read.
         keys: ``unique``, or ``by_shard``: an id is unique in its file only.
@@ -100,7 +100,7 @@ def open_files(
 
     Raises:
         ConfigError: If the location means nothing, there is no index, or an argument is invalid.
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         CorruptShardError: If a file is damaged or not as long as its index says.
         FingerprintMismatch: If a file is not the one that was indexed, or an index is not of
             the file that was written.
@@ -159,8 +159,8 @@ def open_shards(
     """Open files that were found; raises as ``open_files`` does.
 
     Args:
-        options: How.
-        bits: Those of the process that sent the store here.
+        options: Options of opening.
+        bits: Bits of the process that sent the store here.
         found: The files.
         progress: Whether to show bars.
         known: Indexes that were read already.
@@ -192,7 +192,7 @@ def _make_reader(fields: FileFields) -> ShardReader:
 
 
 def _describe(options: Options, fields: FileFields) -> StoreInfo:
-    """Return what a store of files is, besides its data."""
+    """Return the metadata of a store of files."""
     return StoreInfo(
         label="IndexedStore", location=fields.files.location, fields=fields.fields,
         verify=fields.files.verify,
@@ -325,7 +325,7 @@ class FormatBackend:
             location: A file, a folder (with those below it), a glob, braces (``x-{00..17}.bin``),
                 a URL, or a list of these.
             verify: When checksums are compared: ``"first_read"`` (None), ``"always"``, ``"off"``.
-            index: ``"build"`` says what is done anyhow.
+            index: ``"build"``, the default: build missing indexes.
             remote: How URLs are read: ``"cache"`` (None), ``"ranges"``, or a ``Remote``.
             keys: ``unique``: an id is there once; ``by_shard``: once in each file, and ids are
                 ``file/id``.
@@ -333,7 +333,7 @@ class FormatBackend:
 
         Raises:
             ConfigError: If the location means nothing, or an argument is invalid.
-            DataError: If a file is not there, damaged, or not of the format.
+            DataError: If a file is missing, damaged, or not of the format.
         """
         return open_files(
             location, self.indexed_format, verify=verify, index=index, keys=keys,
@@ -394,7 +394,7 @@ def index_files(
 
     Raises:
         ConfigError: If the location means nothing.
-        DataError: If a file is not there, damaged, or not of the format.
+        DataError: If a file is missing, damaged, or not of the format.
     """
     text = format_location(location, file_format)
     where = redact_url(text)

@@ -106,7 +106,7 @@ class LocalShard:
 
         Raises:
             CacheFullError: If it must be fetched, and there is no room.
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             DataError: If it cannot be read.
         """
         del index, release
@@ -116,7 +116,7 @@ class LocalShard:
         """Return the bytes of another file below the same folder.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
         """
         return map_shard(self.root / name, location)
 
@@ -206,7 +206,7 @@ class RemoteShard:
                 raise
             raise location.make_error(  # see ``index_folder``
                 MissingShardError,
-                "is not there, or is refused: who may not list a folder cannot tell. Restore it, "
+                "is not there, or is refused: only a listing of the folder would tell. Restore it, "
                 "or check the permissions",
             ) from error
 

@@ -132,7 +132,7 @@ class SmallFiles:
         """Return the columns of spans, int64 (n, 3), of existing sequences.
 
         Raises:
-            MissingShardError: If a file is not there.
+            MissingShardError: If a file is missing.
             CorruptShardError: If the size of a file differs from its index.
             ConfigError: If a span does not exist.
         """

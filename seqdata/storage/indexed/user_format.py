@@ -165,7 +165,7 @@ class UserFormat:
         """Return the fields of files, which must be the same in all of them.
 
         Raises:
-            DecodeError: If they are not.
+            DecodeError: If two files have different fields.
         """
         first = opened.indexes[0]
         for i, index in enumerate(opened.indexes):

@@ -93,7 +93,7 @@ def check_shard_index(shard: int | None, count: int) -> None:
     """Raise if there is no such shard; None stands for all.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If the shard does not exist.
     """
     if shard is not None and not 0 <= shard < count:
         raise ConfigError(

@@ -56,13 +56,13 @@ def accept_unverified(verify: str | None, dataset: str, reason: str, remedy: str
     """Return the mode of a store that cannot be verified; log once that it is not.
 
     Args:
-        verify: The requested mode, not ``"off"``; None: none.
+        verify: The requested mode, not ``"off"``; None: no mode was requested.
         dataset: The store.
         reason: Reason why it cannot be verified.
         remedy: Way to make it verifiable.
 
     Raises:
-        ConfigError: If it was requested.
+        ConfigError: If ``verify`` is not None.
     """
     if verify is not None:
         raise ConfigError(
@@ -155,7 +155,7 @@ def make_mismatch_error(
     """Return the error about a sequence with another checksum or another recorded length."""
     if checksums is None:  # the kernel had no checksums, so it cannot have found a mismatch
         raise ValueError(
-            "mismatch: `checksums` must be those that the kernel verified by, but is None"
+            "mismatch: `checksums` must be the checksums that the kernel compared with, but is None"
         )
     first, count = _checksum_range(checksums, mismatched)
     size = len(mismatched.content)

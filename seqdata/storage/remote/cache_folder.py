@@ -345,7 +345,7 @@ def move_into_place(partial: Path, path: Path, descriptor: int) -> None:
 
 
 def remove_orphan(partial: Path) -> None:
-    """Remove a temporary file whose writer is gone: the file itself is there."""
+    """Remove a temporary file whose writer is gone: the final file exists."""
     descriptor = open_cache_file(partial)
     if descriptor is None:
         return

@@ -85,7 +85,7 @@ def download(spec: DownloadSpec, descriptor: int) -> None:
     Raises:
         CorruptShardError: If its size or digest differs.
         FingerprintMismatch: If it was replaced in the meantime.
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         RemoteReadError: If it cannot be read.
     """
     stat = spec.stat or spec.files.stat(spec.name, spec.location)
@@ -209,7 +209,7 @@ class FileCache:
             release: Called if there is no room: releases files that the caller no longer needs.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             RemoteReadError: If it cannot be read.
             CorruptShardError: If its size or digest differs.
             FingerprintMismatch: If it was replaced while it was read.
@@ -236,7 +236,7 @@ class FileCache:
         """Return a file like ``acquire``, without waiting for room, or for some seconds only.
 
         Raises:
-            CacheFullError: If there is none.
+            CacheFullError: If there is no room in the cache.
         """
         return self._acquire(request, location, release, timeout)
 

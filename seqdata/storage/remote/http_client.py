@@ -75,8 +75,8 @@ def _check_cookie_jar(jar: Any) -> None:
     loose = sorted({cookie.key for cookie in jar or () if not cookie["domain"]})
     if loose:
         raise ConfigError(
-            f"`storage_options`: `cookie_jar` holds {', '.join(loose)} without a domain, each "
-            "cookie must have one, or it goes to every server that a request is redirected to. "
+            f"`storage_options`: `cookie_jar` holds {', '.join(loose)} without a domain: such "
+            "cookies are sent to every server that a request is redirected to. "
             "Pass `cookies` instead, or `jar.update_cookies(cookies, response_url=URL(...))`"
         )
 

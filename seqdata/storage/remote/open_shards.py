@@ -42,7 +42,7 @@ class OpenShards(Generic[ShardT]):
     Args:
         open_shard: Called as ``open_shard(number, release)``, may raise ``CacheFullError``;
             ``release()`` closes every shard that the current batch does not use.
-        download: Downloads a shard into the cache; returns at once if it is there.
+        download: Downloads a shard into the cache; returns at once if it is cached.
         sizes: Bytes of each shard.
         cache_bytes: Bytes that the cache holds.
         thread_pool: Threads.

@@ -66,7 +66,7 @@ def download_ranges(downloads: Sequence[RangeDownload], thread_pool: ForkSafeThr
         thread_pool: Threads.
 
     Raises:
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         RemoteReadError: If one cannot be read.
     """
     byte_ranges = [
@@ -156,7 +156,8 @@ class SparseFile:
 
         Args:
             ranges: int64 (n, 2) each: first byte, one past the last.
-            gap: Missing bytes between two ranges are added, if there are at most this many.
+            gap: Maximum number of bytes between two missing ranges at which missing ones between
+                them are added.
         """
         if gap:
             ranges = [union_ranges([self.find_missing(ranges)], gap)]
@@ -183,7 +184,7 @@ def download_missing(
     """Download missing ranges of files; they count once all are known to be of one version.
 
     Args:
-        files: Files by number.
+        files: Files by index.
         ranges: Number -> requested ranges, int64 (n, 2) each: first byte, one past the last.
         make_download: Creates the download of ranges of a file.
         check_unchanged: Raises if a file was replaced.
@@ -191,7 +192,7 @@ def download_missing(
         gap: Bytes between two ranges are kept, too, if there are at most this many.
 
     Raises:
-        MissingShardError: If a file is not there.
+        MissingShardError: If a file is missing.
         RemoteReadError: If one cannot be read.
         FingerprintMismatch: If one was replaced.
     """

@@ -22,13 +22,13 @@ def check_name(location: DataLocation, name: str) -> None:
         name: Name of the file as on a disk, not encoded.
 
     Raises:
-        DataError: If it is not.
+        DataError: If the name is empty, ``.`` or ``..``, or has a slash or control characters.
     """
     if name in ("", ".", "..") or _NEVER_IN_NAMES.search(name):
         raise location.make_error(
             DataError,
             "must have the name of a file in its folder, without '/', '\\' and control "
-            "characters, but has not. Rename it",
+            "characters, but does not. Rename it",
         )
 
 
@@ -107,7 +107,7 @@ class RemoteFiles(Protocol):
             location: Its location for errors; None: its name.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             RemoteReadError: If the request fails.
         """
         ...
@@ -116,7 +116,7 @@ class RemoteFiles(Protocol):
         """Return bytes ``start:stop`` of a file.
 
         Raises:
-            MissingShardError: If it is not there.
+            MissingShardError: If it does not exist.
             RemoteReadError: If they cannot be read, or there are fewer.
         """
         ...

@@ -103,7 +103,7 @@ class RemoteTree:
         return found
 
     def stat(self, paths: Iterable[str]) -> list[FileStat | None]:
-        """Return size and tag of files; None for those that are not there.
+        """Return size and tag of files; None for those that do not exist.
 
         Raises:
             RemoteReadError: If a request fails.

@@ -50,7 +50,7 @@ def retry(
         action: The participle for messages: ``read``, ``written``, ``removed``.
 
     Raises:
-        MissingShardError: If it is not there.
+        MissingShardError: If it does not exist.
         RemoteReadError: If it cannot be read; ``details`` has the file, the bytes and ``attempts``.
     """
     deadline = time.monotonic() + remote.retry_seconds

@@ -25,7 +25,7 @@ class ProgressBar:
         rich_progress: The rich progress that draws it.
         description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
-        unit: What is counted in place of sequences.
+        unit: Unit that is counted in place of sequences.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ def format_progress(
         size: Size of them in bytes; None if it is not shown.
         rate: Sequences per second.
         seconds_left: None if they are not known.
-        unit: What is counted in place of sequences.
+        unit: Unit that is counted in place of sequences.
 
     Examples:
         >>> format_progress(1200, 345_000, 800.4, 75.0)
@@ -123,7 +123,7 @@ def show_progress_bar(
     Args:
         description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
-        unit: What is counted in place of sequences.
+        unit: Unit that is counted in place of sequences.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -146,7 +146,7 @@ def progress_bar(
         progress: The user's argument; a function gets no bar.
         description: The first words of the bar.
         total: The total for ``done`` of ``update``; None if it is not known.
-        unit: What is counted in place of sequences.
+        unit: Unit that is counted in place of sequences.
     """
     is_wanted = sys.stderr.isatty() if progress is None else progress is True
     if not is_wanted:

@@ -213,7 +213,7 @@ def open_sharded_writer(
         resume: Whether to continue where a writer stopped; otherwise its files are removed.
 
     Raises:
-        ConfigError: If an argument is invalid, or does not fit what is there.
+        ConfigError: If an argument is invalid, or does not fit the existing files.
     """
     check_arguments(resume_key.shard_bytes, executor)
     with (

@@ -71,7 +71,7 @@ class ResumeKey:
 
     Attributes:
         axes: Field -> axis, as given.
-        shard_bytes: The size from which on a shard is closed, in bytes.
+        shard_bytes: The size at which a shard is closed, in bytes.
         key: The field of ids.
         algorithm: The algorithm of checksums.
         parts: Number of parts; None if there is one iterable.
@@ -186,10 +186,10 @@ def pack_shards(
     Args:
         rows: The sequences of the part.
         shard_format: Packs them.
-        limit: The size from which on a shard is closed, in bytes.
+        limit: The size at which a shard is closed, in bytes.
         finished: Number -> shard that is written: its first and last sequence are compared.
         part: The number of the part.
-        on_progress: Called now and then with (sequences, bytes), those that are compared included.
+        on_progress: Called with (sequences, bytes) so far, compared ones included.
 
     Raises:
         DecodeError: If a sequence is not like the first one, or not the one that was written.
@@ -294,7 +294,7 @@ def _check_last_shard(before: FinishedShard[Any] | None, limit: int, number: int
 
 
 def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
-    """Write a resume key into a staging directory, or compare it with the one that is there.
+    """Write a resume key into a staging directory, or compare it with the existing one.
 
     Raises:
         ConfigError: If it differs, or the recorded one is damaged.

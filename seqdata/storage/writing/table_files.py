@@ -52,10 +52,10 @@ def check_suffix(argument: str, path: str | os.PathLike[str], suffix: str) -> No
         suffix: The suffix that it must have.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If the suffix is that of a different kind of table.
     """
     if find_table_kind(path) not in (None, TABLE_KINDS.get(suffix)):
-        text, needed = os.fspath(path), f"a path that ends in {suffix}, as what is written"
+        text, needed = os.fspath(path), f"a path that ends in {suffix}, the format that is written"
         raise ConfigError(must_be(argument, needed, repr(text), "Choose another"))
 
 
@@ -67,7 +67,7 @@ def refuse_table_name(name: str, location: str | os.PathLike[str]) -> None:
         location: The location.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If the location has the suffix of a table.
     """
     if find_table_kind(location) is not None:
         text = redact_url(os.fspath(location))
@@ -91,7 +91,7 @@ def check_table_target(path: Path, *, overwrite: bool) -> None:
         raise ConfigError(must_be(f"{path}:", needed, "a folder", remedy))
     if path.exists() and not overwrite:
         remedy = "Pass `overwrite=True` to replace it, or choose another path"
-        raise ConfigError(must_be(f"{path}:", "missing", "a file that is there", remedy))
+        raise ConfigError(f"{path}: must not exist, but does. {remedy}.")
 
 
 def write_table_file(

@@ -64,10 +64,10 @@ def test_statistics_are_compared_with_one_part(folder, key):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ({"train": "a"}, "parts must be `train` and one of .*, but is train"),
-        ({"val": "a", "test": "b"}, "parts must be `train` and one of .*, but is val, test"),
-        ({"x": 1, 2: 3}, "keys must be of train, val, test, .*, but is x, 2"),
-        ("{}", "keys must be of train, .*, but is none"),
+        ({"train": "a"}, "must name `train` and one of .*, but names train"),
+        ({"val": "a", "test": "b"}, "must name `train` and one of .*, but names val, test"),
+        ({"x": 1, 2: 3}, "must have keys of train, val, test, .*, but has x, 2"),
+        ("{}", "must have keys of train, .*, but has none"),
         ("[1, 2]", r"must be a mapping with `train` and `val`, but is \[1, 2\]"),
         ("a: [", "must be a YAML file that can be read, but is not"),
         ("[" * 500, "must be a YAML file that can be read, but is not"),

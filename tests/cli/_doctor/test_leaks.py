@@ -164,7 +164,7 @@ def test_ids_of_two_stores_are_worth_a_warning(tmp_path):
     named, other = look(write(tmp_path, train=train, val=val))
     assert (named["name"], named["state"], named["place"]) == ("same ids", "warn", "train and val")
     assert named["seen"] == "7 ids are in both: 'u0', 'u1', 'u2', ..."
-    assert "give ids that differ" in named["fix"]
+    assert "give different sequences different ids" in named["fix"]
     assert other["seen"] == "none found (contents)"
 
 
@@ -204,8 +204,11 @@ def test_a_finding_names_what_is_shared(tmp_path):
     ("text", "message"),
     [
         ("[1]", "must be a mapping with `train` and `val`, but is [1]"),
-        ("{a: b}", "keys must be of train, val, test, predict, split, statistics, stats, by, time"),
-        ("{train: store}", "parts must be `train` and one of `val`, `test` and `statistics`, but"),
+        (
+            "{a: b}",
+            "must have keys of train, val, test, predict, split, statistics, stats, by",
+        ),
+        ("{train: store}", "must name `train` and one of `val`, `test` and `statistics`, but"),
         ("{split: 7}", "`split` must be a mapping with `store` and `parts`, but is 7"),
         ("{split: {store: store, parts: {a: 1}, size: 3}}", "the options of `split` must be its"),
         ("{train: store, val: store, by: z}", "leaks: `by` must be a field of every part (x), but"),

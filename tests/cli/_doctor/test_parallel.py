@@ -102,8 +102,8 @@ def test_timesteps_are_really_run():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", LM), "shape of batches must be either --lanes and --chunk, or --batch-size"),
-        (("--model", LM, *LANES, "--batch-size", "3"), "but is neither or both of them"),
+        (("--model", LM), "must be given by either --lanes and --chunk, or --batch-size"),
+        (("--model", LM, *LANES, "--batch-size", "3"), "but is given by neither or both"),
         (("--model", LM, "--lanes", "0", "--chunk", "3"), "--lanes must be at least 1, but is 0"),
         (("--lanes", "3"), "--model must be given with --lanes, but is missing"),
         (("--model", "torch.nn:Linear(2, 2)", *LANES), "a model with a recurrent part"),

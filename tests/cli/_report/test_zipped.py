@@ -67,7 +67,7 @@ def test_a_ledger_names_what_the_steps_leave_out(stores, tmp_path):
         (["--zip", "4"], "`--zip` must have a size for each of 2 stores, but has 1"),
         (["--zip", "4,x"], "must be sizes like 16,64, but is '4,x'"),
         (["--zip", "4,8", "--lead", "labeled"], "`--lead` must be one of 'labelled', 'unlabelled'"),
-        (["--lead", "labelled"], "`--lead` must come with `--zip`, but there is none"),
+        (["--lead", "labelled"], "`--lead` requires `--zip`, but there is none"),
         (["--zip", "4,8", "--mix", "1,1"], "`--mix` cannot be combined with `--zip`"),
         (["--zip", "4,8", "--batches", 3], "`--batches` cannot be combined with `--zip`"),
         (["--zip", "60,80", "--plot", "plan.png"], "`--plot` cannot be combined with `--zip`"),

@@ -139,7 +139,7 @@ def test_data_sets_become_files_of_their_names(tmp_path):
 def test_an_existing_file_is_replaced_only_on_request(tmp_path):
     path = tmp_path / "p.parquet"
     path.write_text("mine")
-    with pytest.raises(ConfigError, match=r"is a file that is there. Pass `overwrite=True`"):
+    with pytest.raises(ConfigError, match=r"must not exist, but does. Pass `overwrite=True`"):
         predict(data_of(), path)
     assert path.read_text() == "mine"
     predict(data_of(), path, overwrite=True)

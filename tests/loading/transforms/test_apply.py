@@ -323,7 +323,11 @@ def test_a_plan_is_of_the_lengths_that_a_transform_says():
     [
         (lambda s, r: {**s, "more": s["x"]}, 1, r"with 2 fields on axis 'time' from .* \(x, more"),
         (lambda s, r: {"y": 3}, 1, r"with 0 fields on axis 'time' from the transform \(none\)"),
-        (lambda s, r: s, {"token": 1}, "names no field 'token'; .*there are: x on axis 'time' fro"),
+        (
+            lambda s, r: s,
+            {"token": 1},
+            "`shift`: no field 'token'. Choose one of x on axis 'time' from",
+        ),
         (lambda s, r: {"targets": s["x"]}, 1, "but the transform returns one"),
         (lambda s, r: s, -1, "`shift` must be an integer number of timesteps, but is -1"),
     ],

@@ -105,7 +105,7 @@ def test_the_crew_goes_on_after_an_exception():
 @pytest.mark.slow
 def test_a_transform_that_does_not_unpickle_in_the_worker_is_an_error_of_its_first_batch():
     message = (
-        r"loader: a worker process cannot unpickle what it was sent \(ValueError: does not "
+        r"loader: a worker process cannot unpickle its work \(ValueError: does not "
         r"want to be made again\). Define functions in a module, or pass start_method='fork'"
     )
     came, error = play_until_error(
@@ -397,7 +397,7 @@ class no_descriptors:
 def test_a_loader_inside_a_worker_of_others_says_what_to_do(monkeypatch):
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     message = (
-        r"loader: `num_workers` must be 0, but is 2 inside of another library's worker "
+        r"loader: `num_workers` must be 0, but is 2 inside another library's worker "
         r"process. Such a process may not"
     )
     with pytest.raises(ConfigError, match=message):

@@ -130,7 +130,9 @@ def test_a_run_that_was_ended_sends_no_more_tasks():
             run.begin(iter(requests))
             run.take()
         assert settled(mine)
-        with pytest.raises(IncompleteEpochError, match="the iteration was left while a batch was"):
+        with pytest.raises(
+            IncompleteEpochError, match="the iteration was interrupted while it made"
+        ):
             run.take()
         assert settled(mine)
 

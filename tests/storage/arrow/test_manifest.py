@@ -152,12 +152,12 @@ WRONG = [
     (
         (*S, "file"),
         "/etc/passwd",
-        "shard 0, 'file', must be a name inside of the.*, but is '/etc/passwd'",
+        "shard 0, 'file', must be a name inside the.*, but is '/etc/passwd'",
     ),
-    ((*S, "file"), "..", "shard 0, 'file', must be a name inside of the folder.*, but is '..'"),
-    ((*S, "file"), "a/b", "shard 0, 'file', must be a name inside of the folder.*, but is 'a/b'"),
-    ((*S, "file"), "a\0", "shard 0, 'file', must be a name inside of the folder.*, but is .*"),
-    ((*S, "file"), "\ud800", "shard 0, 'file', must be a name inside of the folder.*, but is .*"),
+    ((*S, "file"), "..", "shard 0, 'file', must be a name inside the folder.*, but is '..'"),
+    ((*S, "file"), "a/b", "shard 0, 'file', must be a name inside the folder.*, but is 'a/b'"),
+    ((*S, "file"), "a\0", "shard 0, 'file', must be a name inside the folder.*, but is .*"),
+    ((*S, "file"), "\ud800", "shard 0, 'file', must be a name inside the folder.*, but is .*"),
     (
         (*S, "footer_bytes"),
         65 << 20,
@@ -221,7 +221,7 @@ WRONG_CHECKSUMS = [
     (
         (*C, "file"),
         "../x",
-        "checksums of shard 0, 'file', must be a name inside of.*, but is '../x'",
+        "checksums of shard 0, 'file', must be a name inside.*, but is '../x'",
     ),
     ((*C, "sha256"), None, "checksums of shard 0, 'sha256', must be text.*, but is a NoneType"),
     (

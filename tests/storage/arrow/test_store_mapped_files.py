@@ -110,7 +110,7 @@ def test_a_link_out_of_the_folder_is_an_error(root, tmp_path):
     (root / "part-00001.arrow").rename(outside)
     (root / "part-00001.arrow").symlink_to(outside)
     with pytest.raises(
-        DataError, match=r"must stay inside of the folder, but is a link out of it. Put"
+        DataError, match=r"must stay inside the folder, but is a link out of it. Put"
     ):
         open_arrow(root)
 
@@ -234,7 +234,7 @@ def test_a_damaged_offset_is_an_error_that_names_the_place(root, store, monkeypa
 def test_a_damaged_place_of_text_is_an_error_that_names_the_place(root, store):
     damage(root, store, 3, "id", -1)
     text = (
-        r"sequence 3, field \"id\", bytes \d+..\d+: must be inside of the shard's 4 bytes, "
+        r"sequence 3, field \"id\", bytes \d+..\d+: must be inside the shard's 4 bytes, "
         r"but is at 2..-1 of 4\. The shard is damaged"
     )
     with pytest.raises(CorruptSampleError, match=text) as caught:

@@ -161,7 +161,7 @@ def test_tables_below_links_are_found_once(tmp_path):
     assert open_store(tmp_path / "data").lengths.tolist() == [6, 5]
     (tmp_path / "data" / "latest").symlink_to("run1")
     with pytest.warns(
-        SeqDataWarning, match=r"skipped: 1 link to what is read already \('latest'\)"
+        SeqDataWarning, match=r"skipped: 1 link to files that are read already \('latest'\)"
     ):
         assert open_store(tmp_path / "data").lengths.tolist() == [6, 5]
 

@@ -121,7 +121,7 @@ def test_a_file_that_shrank_or_grew_after_it_was_counted_is_an_error(tmp_path, l
         lambda unit: decoded_source.DecodedColumn(np.arange(6), np.array([0, length, 6])),
     )  # fmt: skip
     with pytest.raises(
-        CorruptSampleError, match=f"must have 3 timesteps as were counted, but has {length}: the"
+        CorruptSampleError, match=f"must have 3 timesteps, as counted before, but has {length}: the"
     ):
         store.read(np.array([[0, 0, 1]]), ["x"])
 
@@ -193,7 +193,7 @@ def test_a_file_that_was_cut_is_an_error(tmp_path, name):
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) * 2 // 3])
     with pytest.raises(
-        CorruptShardError, match=r"cannot be read .*\. Restore|was cut off|leads out of the file"
+        CorruptShardError, match=r"cannot be read .*\. Restore|was cut off|extends beyond the file"
     ):
         open_store(tmp_path / name)
 

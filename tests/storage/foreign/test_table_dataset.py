@@ -85,7 +85,7 @@ def test_files_that_cannot_be_a_data_set_are_named(contents, text, tmp_path):
 def test_a_unit_has_the_rows_that_were_counted(tmp_path):
     opened, _ = tables(tmp_path, {"x": [[1], [2, 3]]})
     opened.rows[0] = 3
-    with pytest.raises(CorruptShardError, match="must have 3 rows as were counted, but has 2"):
+    with pytest.raises(CorruptShardError, match="must have 3 rows, as counted before, but has 2"):
         opened.decode("x", opened.units(), 0)
 
 

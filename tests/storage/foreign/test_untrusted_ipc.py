@@ -45,7 +45,7 @@ def test_a_footer_that_leads_out_of_the_file_is_an_error(tmp_path):
         bad = raw[:-10] + size.to_bytes(4, "little", signed=True) + raw[-6:]
         with pytest.raises(
             CorruptShardError,
-            match="must be unchanged since it was written, but has a footer that leads out",
+            match="must be unchanged since it was written, but has a footer that extends",
         ):
             check_file(HERE, memoryview(bad))
     for bad in (raw[:-1], raw[:5]):
@@ -58,7 +58,7 @@ def test_a_buffer_that_leads_out_of_its_message_is_an_error(tmp_path, place):
     path = write(tmp_path / "a.arrow", column())
     damaged(path, np.array([24, 5]).tobytes(), np.array(place).tobytes())
     with pytest.raises(
-        CorruptShardError, match=r"unit 0.: .* but has a message that leads out of the file"
+        CorruptShardError, match=r"unit 0.: .* but has a message that extends beyond the file"
     ):
         check_file(HERE, memoryview(path.read_bytes()))
 
@@ -75,8 +75,8 @@ def test_every_damaged_byte_of_a_file_is_an_error_of_ours_or_none(tmp_path):
                 check_file(HERE, memoryview(bad))
             except (CorruptShardError, LimitError) as error:
                 seen.add(str(error).split(", but ", 1)[1].split(".")[0].strip("0123456789"))
-    assert "has a message that leads out of the file" in seen
-    assert "has a footer that leads out of the file" in seen
+    assert "has a message that extends beyond the file" in seen
+    assert "has a footer that extends beyond the file" in seen
 
 
 def test_every_damaged_byte_of_a_stream_is_an_error_of_ours_or_none(tmp_path):
@@ -93,7 +93,7 @@ def test_every_damaged_byte_of_a_stream_is_an_error_of_ours_or_none(tmp_path):
                 found += 1
     assert found > 100
     for cut in (4, 6, 200, len(raw) - 100):
-        with pytest.raises(CorruptShardError, match="has a message that leads out of the file"):
+        with pytest.raises(CorruptShardError, match="has a message that extends beyond the file"):
             check_stream(HERE, memoryview(raw[:cut] if cut > 4 else b"\xff\xff\xff\xff"))
 
 

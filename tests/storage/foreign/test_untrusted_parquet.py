@@ -70,11 +70,11 @@ def test_a_footer_of_parquet_that_is_none_is_an_error(tmp_path, bad, text):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"begin": -1}, "but has pages that lead out of the file. Restore"),
-        ({"size": 1 << 40}, "has pages that lead out of the file"),
-        ({"size": -1}, "has pages that lead out of the file"),
+        ({"begin": -1}, "but has pages that extend beyond the file. Restore"),
+        ({"size": 1 << 40}, "has pages that extend beyond the file"),
+        ({"size": -1}, "has pages that extend beyond the file"),
         ({"begin": 0}, "must be unchanged since it was written, but has a page without a header"),
-        ({"size": 30}, "has a page without a header|has pages that lead out of the column"),
+        ({"size": 30}, "has a page without a header|has pages that extend beyond the column"),
         ({"values": 0}, "but has 0 values for 5 rows. Restore the file"),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_sibling_that_is_gone_is_told_and_not_blessed_and_damage_too(documents
     (documents / "a.ends").unlink()
     for repair in (False, True, False):
         ((text,), others) = audit_documents(documents, repair)
-        assert "\"a.ends\"): was there when 'a.tok' was indexed, but is not. Restore it" in text
+        assert "\"a.ends\"): existed when 'a.tok' was indexed, but is missing. Restore it" in text
         assert others == []
     change(documents / "a.tok", 999)  # between the ends that are compared
     assert len(audit_documents(documents)[0]) == 2

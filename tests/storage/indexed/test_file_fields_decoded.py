@@ -81,7 +81,9 @@ def test_a_single_value_may_be_larger_than_the_room(monkeypatch):
 
 def test_a_value_has_the_timesteps_that_were_counted():
     source, _ = make(lengths=(3, 0, 4, 4))
-    text = r'sequence 2, field "x", bytes 3\.\.8: must have 4 timesteps as were counted, but has 5'
+    text = (
+        r'sequence 2, field "x", bytes 3\.\.8: must have 4 timesteps, as counted before, but has 5'
+    )
     with pytest.raises(CorruptSampleError, match=text):
         source.column(spans([2, 0, 1]))
 
@@ -90,7 +92,7 @@ def test_a_value_without_an_axis_is_one_timestep():
     source, _ = make(axis=None, decode=lambda raw, *_: raw.sum(dtype=np.int16)[None])
     assert source.column(spans([2, 0, 1]))[0].tolist() == [25]
     source, _ = make(axis=None)
-    with pytest.raises(CorruptSampleError, match="must have 1 timesteps as were counted"):
+    with pytest.raises(CorruptSampleError, match="must have 1 timesteps, as counted before"):
         source.column(spans([2, 0, 1]))
 
 

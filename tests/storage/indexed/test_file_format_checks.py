@@ -91,21 +91,24 @@ def test_valid_extents_pass():
             {"dtype": "str", "axis": None, "values": np.array(["a", "b"])},
             r"texts must have no `values` \(they are read from the file\), but have some",
         ),
-        ({"axis": None, "values": [1, 3.7]}, r"`values` must be what int32 holds, but is 3\.7"),
+        (
+            {"axis": None, "values": [1, 3.7]},
+            r"`values` must be representable as int32, but is 3\.7",
+        ),
         (
             {"dtype": "int8", "axis": None, "values": [1, 300]},
-            "`values` must be what int8 holds, but is 300",
+            "`values` must be representable as int8, but is 300",
         ),
-        ({"axis": None, "values": [float("nan"), 1]}, "must be what int32 holds, but is nan"),
+        ({"axis": None, "values": [float("nan"), 1]}, "must be representable as int32, but is nan"),
         (
             {"dtype": "<f4", "axis": None, "values": [1e300, 1]},
-            r"`values` must be what float32 holds, but is 1e\+300",
+            r"`values` must be representable as float32, but is 1e\+300",
         ),
         (
             {"dtype": "<f4", "axis": None, "values": [2**24 + 1, 1]},
-            "`values` must be what float32 holds, but is 16777217",
+            "`values` must be representable as float32, but is 16777217",
         ),
-        ({"axis": None, "values": ["a", "b"]}, "must be what int32 holds, but is '<U1'"),
+        ({"axis": None, "values": ["a", "b"]}, "must be representable as int32, but is '<U1'"),
         ({"lengths": np.array([1])}, r"`lengths` must be integers \(2,\)"),
         ({"lengths": np.array([1.0, 2.0])}, r"`lengths` must be integers \(2,\)"),
         (
@@ -143,7 +146,7 @@ def test_values_that_end_after_the_file_say_that_it_is_cut_off():
     with pytest.raises(CorruptShardError) as caught:
         check_extents(make(ends=[4, 13]), 2, 12, "w", PLACE)
     assert str(caught.value) == (
-        'data ("a.rec"), field "x", bytes 4..13: the values of its sequence 1 must end inside of '
+        'data ("a.rec"), field "x", bytes 4..13: the values of its sequence 1 must end inside '
         "the 12 bytes of the file, but end at 13: it is cut off. Restore it; if it is complete, "
         "report it to the author of the format"
     )

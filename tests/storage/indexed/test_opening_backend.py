@@ -311,7 +311,7 @@ def test_a_file_without_its_neighbour_is_refused(tokens):
 def test_a_neighbour_that_is_lost_later_is_an_error_that_says_what_to_run(tokens):
     open_store(tokens, backend=Tokens())
     tokens.with_name("a.ends").rename(tokens.with_name("b.ends"))
-    text = r'"a\.ends"\): was there when \'a\.tok\' was indexed, but is not\. Restore it, or, if '
+    text = r'"a\.ends"\): existed when \'a\.tok\' was indexed, but is missing\. Restore it, or, '
     with pytest.raises(FingerprintMismatch, match=text):
         open_store(tokens, backend=Tokens())
 
@@ -352,7 +352,7 @@ def test_what_a_format_says_is_compared_before_it_is_believed(tokens, changes, t
 
 
 def test_a_file_that_ends_before_its_values_is_damaged_and_not_the_format(tokens):
-    with pytest.raises(CorruptShardError, match=r"sequence 1 must end inside of the 200 bytes"):
+    with pytest.raises(CorruptShardError, match=r"sequence 1 must end inside the 200 bytes"):
         open_store(tokens, backend=field_of(ends=[4, 999]))
 
 

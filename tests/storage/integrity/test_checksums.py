@@ -287,7 +287,7 @@ def test_a_sequence_that_is_right_at_the_second_look_is_an_error_still(root):
     error = make_mismatch_error(source.checksums, get_kernel(), suspect)
     assert "must be the same at each read, but was wrong at first" in str(error)
     with pytest.raises(
-        ValueError, match="`checksums` must be those that the kernel verified by, but is None"
+        ValueError, match="must be the checksums that the kernel compared with, but is None"
     ):
         make_mismatch_error(None, get_kernel(), suspect)
 

@@ -308,7 +308,7 @@ def test_a_store_larger_than_the_cache_is_read_through_it(store_of_many, tmp_pat
         assert sum(files_in(tmp_path).values()) <= most
 
 
-@pytest.mark.filterwarnings("ignore:loader. with shuffle=True each batch is of")
+@pytest.mark.filterwarnings("ignore:loader. shuffle=True draws each batch from all")
 @pytest.mark.parametrize(
     "room", [None, 0, 1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 3)), 5]
 )

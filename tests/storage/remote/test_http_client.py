@@ -192,7 +192,7 @@ def test_a_jar_with_cookies_of_no_server_is_refused(tmp_path, file_server):
     from yarl import URL
 
     assert read(jar(URL(file_server.url))) == CONTENT[:9]
-    text = "`cookie_jar` holds key without a domain, each cookie must have one, or it goes to every"
+    text = "`cookie_jar` holds key without a domain: such cookies are sent to every"
     with pytest.raises(ConfigError, match=text):
         read(jar())
 

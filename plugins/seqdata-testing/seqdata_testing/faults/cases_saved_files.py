@@ -73,7 +73,7 @@ def reopen_replaced(target: FaultTarget, verify: str, workers: int | None) -> li
 
     Args:
         target: The kind of dataset.
-        verify: When checksums are looked at.
+        verify: When checksums are compared.
         workers: Processes of a loader that plays the opened store; None if it is unpickled.
     """
     sequences = target.dataset()

@@ -36,7 +36,7 @@ def play_limited(
     Args:
         target: Dataset to play.
         workers: Processes of the loader.
-        limit: Sets it, and gives what undoes it.
+        limit: Sets the limit, and returns the function that removes it.
         values: Values that it is set to.
     """
     open_it, sequences = _write_dataset(target, workers)

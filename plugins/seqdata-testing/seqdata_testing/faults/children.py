@@ -43,8 +43,8 @@ def run_in_child(
         grace: Seconds of an idle machine after which nothing of it may be left.
 
     Returns:
-        Its outcomes; one that ``died`` or is ``stuck`` where it gave none. The last says what was
-        left behind.
+        Its outcomes; one that ``died`` or is ``stuck`` if it returned none. The last one lists what
+        was left behind.
     """
     util.get_temp_dir()  # for the child's sockets, too: a killed one does not remove its folder
     context = multiprocessing.get_context("forkserver")

@@ -19,11 +19,11 @@ _OFTEN = 0.05  # seconds between two looks
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """State before a fault: made by ``look``.
+    """Files that existed before a fault, as ``look`` records them.
 
     Attributes:
         folder: Folder of temporary files.
-        files: Paths in it.
+        files: Paths of the files in the folder.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class Baseline:
 
 
 def look(folder: Path) -> Baseline:
-    """Note what is there.
+    """Return the files of a folder.
 
     Args:
         folder: Folder of temporary files, of which none may stay.

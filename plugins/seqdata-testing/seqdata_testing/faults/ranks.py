@@ -1,4 +1,4 @@
-"""Starts ranks in parallel, harms one of them, and reports what became of the others.
+"""Starts ranks in parallel, harms one of them, and reports the outcomes of the others.
 
 Ranks are forked from a process that has imported Lightning, over a gloo group with torch's own
 timeout of half an hour.
@@ -38,7 +38,7 @@ _BEGUN = 60.0  # seconds for all ranks to begin
 _SHOWN = 2_000
 
 Play = Callable[[int], Outcome]
-"""Plays one rank, in its own process, and says what came of it."""
+"""Plays one rank, in its own process, and returns the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,11 @@ def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[O
     Args:
         play: Is called in each rank's process.
         setup: Number of ranks, and their time limit.
-        silent: The rank that is struck so that it says nothing, and may never end.
+        silent: The rank that hangs once it is struck, and may never end; None: none does.
 
     Returns:
-        Per rank but the silent one, what came of it. Seconds count from when a rank was struck, or
-        else from the beginning, to the end of the process.
+        The outcome of each rank but the silent one, in order of rank. Its seconds are counted from
+        the strike, or from the beginning if there is none, to the end of the process.
     """
     context, world = multiprocessing.get_context("fork"), setup.world
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
@@ -113,7 +113,7 @@ def strike(number: int) -> None:
 
 
 def mark_differing(found: Sequence[Outcome], struck: int) -> list[Outcome]:
-    """Turn the outcomes of ranks that are told another error than one of them into broken ones.
+    """Mark outcomes of ranks as broken if their error differs from that of the struck rank.
 
     Args:
         found: Per rank, its error.

@@ -32,9 +32,9 @@ class SavedFile:
     """A kind of file that is stored next to data and trusted later.
 
     Attributes:
-        name: For the matrix.
+        name: Name in the matrix.
         write: Writes data and its saved file into a folder; returns the saved file.
-        read: Gives what is had from the kept file, or made again, as something to compare.
+        read: Returns the content of the kept file, or the content made again, for comparison.
         kinds: Allowed outcomes of damage.
     """
 
@@ -49,7 +49,7 @@ class FaultTarget:
     """A kind of dataset.
 
     Attributes:
-        name: For the matrix.
+        name: Name in the matrix.
         verify: Values of ``verify``, those with checksums last.
         write: Writes sequences into a folder.
         open: Opens the folder with a ``verify``.

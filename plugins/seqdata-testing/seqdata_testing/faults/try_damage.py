@@ -30,7 +30,7 @@ class Damage:
     """One act of damage.
 
     Attributes:
-        label: For messages.
+        label: Name for messages.
         act: Changes the files in a folder.
         files: Names of the files that it changes.
     """
@@ -67,7 +67,7 @@ class ReadMode:
     """Options of opening and reading a dataset.
 
     Attributes:
-        verify: When checksums are looked at.
+        verify: When checksums are compared.
         workers: Processes of the loader that plays it; None: the store is read without a loader.
         policy: The loader's ``on_error``.
     """
