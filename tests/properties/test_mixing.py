@@ -91,7 +91,9 @@ def check_steps(plan, ranks):
 def check_even(table, freedom):
     due = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / table.sum()
     statistic = ((table - due) ** 2 / due).sum()
-    off = (statistic - freedom) / (2 * freedom) ** 0.5
+    # its cube root is nearly normal (Wilson and Hilferty, 1931); its own tail is long
+    spread = 2 / (9 * freedom)
+    off = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5
     assert off < MOST_OFF, table.tolist()
 
 
