@@ -25,6 +25,7 @@ from seqdata.cli.app import app
 from seqdata.errors import DataError, DecodeError, SeqDataError
 from seqdata_testing.contract import StoreContract, sample_sequences
 from seqdata_testing.stores import check_pickling, check_processes, check_reads, check_store
+from seqdata_testing.waiting import patient
 
 GZIP = {"chunks": 16, "compression": "gzip", "shuffle": True}
 FILTERS = {
@@ -378,11 +379,11 @@ def test_a_rank_that_was_spawned_decodes_by_threads_and_a_worker_does_not(
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # what is forked has it, too
     store = base(open_store(long_file(tmp_path / "x.h5"), backend=HDF5()))
     context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
+    answers = context.Queue()
     process = context.Process(target=count_threads, args=(store, answers), daemon=is_worker)
     process.start()
-    assert answers.get() in threads
-    process.join()
+    assert answers.get(timeout=patient()) in threads
+    process.join(timeout=patient())
 
 
 @pytest.mark.parametrize(
