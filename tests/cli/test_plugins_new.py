@@ -116,8 +116,8 @@ def test_an_invalid_name_is_refused(name, tmp_path):
     ("name", "kind", "text"),
     [
         ("testing", "format", "there is a module 'seqdata_testing' already"),
-        ("token_budget", "policy", "is that of a policy of seqdata or a plugin"),
-        ("arrow", "store", "is that of a backend of seqdata"),
+        ("token_budget", "policy", "names a policy of seqdata or a plugin"),
+        ("arrow", "store", "names a backend of seqdata"),
         ("parquet", "format", "the suffix '.parquet' of the files must be free, but is opened by "
                               "seqdata itself"),
     ],

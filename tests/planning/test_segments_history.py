@@ -47,7 +47,7 @@ def test_a_segment_that_begins_may_set_weights_once():
 def test_segments_before_other_parts_are_refused_and_weights_may_follow():
     history = WeightHistory()
     history.replace_parts(2, 8, POSITIONS)
-    with pytest.raises(PlanError, match=r"before batch 8 of epoch 2, .* of batch 4 of epoch 2, wh"):
+    with pytest.raises(PlanError, match=r"before batch 8 of epoch 2, .* at batch 4 of epoch 2, wh"):
         history.find(2, 4)
     for _ in range(2):
         history.set(2, 8, WEIGHTS[0])

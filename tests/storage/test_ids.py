@@ -149,10 +149,10 @@ def test_a_mixture_names_each_row_in_its_part(rows):
         else:
             assert parts[batch.part].keys(batch) == keys
     assert met == {*parts["a"].ids, *parts["b"].ids}
-    with pytest.raises(ConfigError, match=r"must be a batch of it, .* but is \[0\]"):
+    with pytest.raises(ConfigError, match=r"must be one of its batches, .* but is \[0\]"):
         loader.store.keys([0])
     plain = next(iter(Loader(store, Fixed(2))))
-    with pytest.raises(ConfigError, match=r"must be a batch of it, .* but is one without `part`"):
+    with pytest.raises(ConfigError, match=r"must be one of its batches, .* but is one without `part`"):
         loader.store.keys(plain)
     plain.part = "c"
     with pytest.raises(UnknownNameError, match="keys: no part 'c'"):

@@ -54,7 +54,7 @@ def test_a_shard_that_is_missing_is_an_error(folder, number):
     with pytest.raises(
         MissingShardError,
         match=rf'shard {number} \("{name}"\): must be in the folder, for \'state.json\' names it '
-        r"\(3 files; 2 are there\), but is not. Restore it",
+        r"\(3 files; 2 exist\), but is not. Restore it",
     ) as told:
         open_store(folder)
     assert told.value.details == {"dataset": str(folder), "shard": number, "file": name}

@@ -127,7 +127,7 @@ def test_a_sibling_belongs_to_the_index(documents, monkeypatch):
     due[4:6] = 1, 99
     assert lengths_of(folder) == due
     (folder / "3.ends").unlink()
-    with pytest.raises(FingerprintMismatch, match=r'"3\.ends"\): was there when \'3\.tok\' was'):
+    with pytest.raises(FingerprintMismatch, match=r'"3\.ends"\): existed when \'3\.tok\' was'):
         lengths_of(folder)
     FormatBackend(Documents()).build_index(folder, rebuild=True, progress=False)
     due[6:8] = [100]
