@@ -18,7 +18,11 @@ from seqdata.errors import SeqDataError
 CAP = 128 << 20  # bytes, of files of some hundred
 NASTY = (0, 1, 2, 3, 5, 7, 10, 11, 12, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1,
          1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -4, -200)  # fmt: skip
-BACKENDS = (HDF5(), HDF5(per="file", raw=True), HDF5(lengths="n", ids="who", fields=["x", "y"]))
+BACKENDS = (
+    HDF5(fields=["y", "one"], attributes=["vector"]),
+    HDF5(fields={"a": "x", "b": "y", "c": "n", "d": "one"}),
+    HDF5(lengths="n", ids="who", fields=["x", "y"]),
+)
 
 
 def make(version, *, is_recorded):
@@ -106,7 +110,7 @@ def check(found, count):
 def test_the_seeds_are_read(tmp_path):
     for number, content in enumerate(SEEDS):
         (tmp_path / f"{number}.nc").write_bytes(content)
-        for backend in BACKENDS[1:]:
+        for backend in BACKENDS:
             read_all(tmp_path / f"{number}.nc", backend)
 
 
