@@ -53,10 +53,10 @@ class StoredArray:
     """The positions of the chunks of an array.
 
     Attributes:
-        facts: What is kept as JSON.
-        begins: int64 (chunks,), the first byte of each.
+        facts: Path, dtype, shape, chunks and filters of the array, for JSON.
+        begins: int64 (chunks,), the first byte of each chunk.
         sizes: int64 (chunks,), bytes.
-        masks: int64 (chunks,), the filters that it skips; or that it was never written.
+        masks: int64 (chunks,), bits of the filters that a chunk skips; ``MISSING``: not written.
     """
 
     facts: dict[str, Any]
@@ -81,7 +81,7 @@ def split_rows(
         dtype: Dtype as stored.
         shape: Its shape.
         begin: Its first byte; None: it was never written.
-        step: Bytes from a row to the next; None: they lie one behind another.
+        step: Bytes from a row to the next; None: they lie one after another.
         fill: One element as stored, if it was never written.
 
     Raises:
@@ -134,7 +134,7 @@ def index_arrays(
     Args:
         name: Its name.
         tree: Its arrays.
-        options: Options of what is read.
+        options: Options of reading.
         find_begin: Returns the first byte of an array by its path, if it lies in one piece.
         describe: Returns where the chunks of an array lie.
         is_chunked: Whether it is indexed by chunk where it could be read in place, too.

@@ -64,7 +64,7 @@ class HDF5Format:
     """HDF5 and NetCDF files: a ``FileFormat``.
 
     Attributes:
-        options: Options of what is read.
+        options: Options of reading.
         is_chunked: Whether files are indexed by chunk where they could be read in place, too.
     """
 

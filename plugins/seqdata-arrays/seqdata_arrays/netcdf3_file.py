@@ -87,7 +87,7 @@ class _Place:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its rows lie one behind another."""
+        """Whether its rows lie one after another."""
         return self.step == self.width or self.rows <= 1
 
     def read(self, file: RandomAccessFile) -> NDArray[Any]:
@@ -206,7 +206,7 @@ def _find_places(
 
 
 class _Header:
-    """The numbers, names and lists of a header, one behind another.
+    """The numbers, names and lists of a header, one after another.
 
     Args:
         file: The file, which begins as classic NetCDF does.
