@@ -1,4 +1,4 @@
-"""Arrays in HDF5, NetCDF-4 and Zarr as sequences."""
+"""Arrays in HDF5, NetCDF and Zarr as sequences."""
 
 from __future__ import annotations
 

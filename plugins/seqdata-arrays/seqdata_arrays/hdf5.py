@@ -1,4 +1,4 @@
-"""The backend of HDF5 files: in place where they allow it, else chunk by chunk.
+"""The backend of HDF5 and NetCDF files: in place where they allow it, else chunk by chunk.
 
 Reads: indexes of files, and chunks. Makes: a store.
 """
@@ -23,28 +23,20 @@ from seqdata.backends import (
 )
 from seqdata.errors import DecodeError
 from seqdata.protocols import Store
+from seqdata_arrays.array_index import CHUNK, MASK, MISSING, NOTES, ROW, TEXT, parse_notes
 from seqdata_arrays.chunk_store import ChunkStore
 from seqdata_arrays.chunked_array import Bytes
-from seqdata_arrays.hdf5_file import (
-    CHUNK,
-    MASK,
-    MISSING,
-    NOTES,
-    ROW,
-    SUFFIXES,
-    TEXT,
-    HDF5Format,
-    parse_notes,
-)
+from seqdata_arrays.hdf5_file import SUFFIXES, HDF5Format
 from seqdata_arrays.layout import ArrayOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class HDF5(ArrayOptions):
-    """HDF5 files, NetCDF-4 among them: a backend.
+    """HDF5 and NetCDF files: a backend.
 
-    Arrays that lie in one piece are mapped and read in place; others are read and decoded chunk by
-    chunk. Files are indexed when they are first opened, with checksums of all that is read.
+    Arrays that lie in one piece in the byte order of this machine are mapped and read in place;
+    others are read and decoded chunk by chunk. Files are indexed when they are first opened, with
+    checksums of all that is read.
 
     Examples:
         >>> open_store("rec.h5", backend=HDF5(fields=["acc"]))  # doctest: +SKIP
@@ -164,7 +156,7 @@ class _StoredChunks:
 
     Attributes:
         store: The store whose sequences are chunks.
-        filter_masks: int64 (chunks,), the filters that each skips; negative: see ``hdf5_file``.
+        filter_masks: int64 (chunks,), the filters that each skips; negative: see ``array_index``.
     """
 
     store: ShardStore

@@ -341,8 +341,8 @@ def _lay_long(tree: Tree, options: ArrayOptions) -> Layout:
             _check_numbers(node)
             which = np.zeros(count, dtype=np.int64)
             fields[name] = LaidField([node], which, offsets[:-1], offsets[1:])
-        elif rows == count and node.is_text and len(node.shape) == 1:
-            layout.texts[name] = [_as_text(value) for value in node.read()]
+        elif rows == count and (texts := _read_texts(node)) is not None:
+            layout.texts[name] = texts
         elif rows == count:
             _check_numbers(node)
             _check_value_bytes(name, node, 1)
@@ -377,13 +377,27 @@ def _read_ids(tree: Tree, options: ArrayOptions, count: int) -> list[str]:
     if options.ids is None:
         return [str(number) for number in range(count)]
     node = _get_array(tree, options.ids.strip("/"), "ids")
-    is_integer = node.dtype is not None and node.dtype.kind in "iu"
-    if node.shape != (count,) or not (node.is_text or is_integer):
+    ids = _read_texts(node) if node.shape[:1] == (count,) else None
+    if ids is None and node.shape == (count,) and node.dtype is not None:
+        ids = [_as_text(value) for value in node.read()] if node.dtype.kind in "iu" else None
+    if ids is None:
         _refuse(
             f"array {options.ids!r} of `ids` must hold {count} texts or integers, but holds "
             f"{node.kind} {list(node.shape)}. Correct `ids`"
         )
-    return [_as_text(value) for value in node.read()]
+    return ids
+
+
+def _read_texts(node: ArrayNode) -> list[str] | None:
+    """Return a text per row, also where NetCDF has a row of characters; None if it has no texts."""
+    if not node.is_text or len(node.shape) not in (1, 2):
+        return None
+    values = np.asarray(node.read())
+    if values.ndim > 1:
+        if values.dtype != "S1" or not values.shape[1]:
+            return None
+        values = np.ascontiguousarray(values).view(f"S{values.shape[1]}")[:, 0]
+    return [_as_text(value) for value in values]
 
 
 def _get_array(tree: Tree, path: str, option: str) -> ArrayNode:
@@ -417,7 +431,15 @@ def _add_attributes(
             _refuse(f"attribute {name!r} has the name of a field. Leave it out of `attributes`")
         values = [group[name] for group in groups]
         if all(isinstance(value, str | bytes) for value in values):
-            found = [_as_text(value) for value in values]
+            try:
+                found = [_as_text(value) for value in values]
+            except UnicodeDecodeError:  # of another encoding, which the file does not name
+                if named is None:
+                    continue
+                _refuse(
+                    f"attribute {name!r} must be UTF-8, but has other bytes. Leave it out of "
+                    "`attributes`"
+                )
             longest = max(len(text.encode()) for text in found)
             if longest <= TEXT_BYTES:
                 layout.texts[name] = found

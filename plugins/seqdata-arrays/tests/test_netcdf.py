@@ -1,4 +1,4 @@
-"""NetCDF-4 files: what netCDF4 writes opens by path; what is not HDF5 or is packed is refused."""
+"""NetCDF-4 files: what netCDF4 writes opens by path; what is packed is refused."""
 
 import netCDF4
 import numpy as np
@@ -6,12 +6,12 @@ import pytest
 from seqdata_arrays import HDF5
 
 from seqdata import open_store
-from seqdata.errors import DataError, DecodeError
+from seqdata.errors import DataError
 from seqdata_testing.stores import check_reads
 
 
-def write_netcdf(path, *, form="NETCDF4", compressed=False, scale=False):
-    with netCDF4.Dataset(path, "w", format=form) as file:
+def write_netcdf(path, *, compressed=False, scale=False):
+    with netCDF4.Dataset(path, "w") as file:
         file.createDimension("time", 50)
         file.createDimension("channel", 3)  # without a variable of its own
         options = {"zlib": True, "shuffle": True, "chunksizes": (16, 3)} if compressed else {}
@@ -39,18 +39,19 @@ def test_variables_are_fields_as_netcdf4_reads_them(tmp_path, compressed):
     check_reads(store, [{**due, "subject": "s1"}], rounds=2)
 
 
-@pytest.mark.parametrize(
-    ("form", "magic"),
-    [("NETCDF3_CLASSIC", 1), ("NETCDF3_64BIT_OFFSET", 2), ("NETCDF3_64BIT_DATA", 5)],
-)
-def test_netcdf_3_is_refused_by_name(tmp_path, form, magic):
-    path = write_netcdf(tmp_path / "x.nc", form=form)
-    message = (
-        rf"x\.nc: must be HDF5 \(NetCDF-4\), but is NetCDF-3 \(it begins with CDF-{magic}\)\. "
-        r"Convert it with `nccopy -k nc4 in\.nc out\.nc`"
-    )
-    with pytest.raises(DecodeError, match=message):
-        open_store(path, backend=HDF5())
+@pytest.mark.parametrize("options", [{}, {"zlib": True}])
+def test_texts_of_any_alphabet_are_fields_and_ids(tmp_path, options):
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        for name, size in (("time", 5), ("station", 2), ("size", 3)):
+            file.createDimension(name, size)
+        file.createVariable("x", "f4", ("time",), **options)[:] = np.arange(5)
+        file.createVariable("n", "i4", ("station",))[:] = [2, 3]
+        who = file.createVariable("who", "S1", ("station", "size"))
+        who[:] = np.array([list("ab\0"), list("cde")], "S1")
+        file.setncattr("site", "é")  # kept as an array of one text
+    assert open_store(tmp_path / "x.nc", backend=HDF5(fields=["x"]))[0]["site"] == "é"
+    store = open_store(tmp_path / "x.nc", backend=HDF5(lengths="n", ids="who", fields=["x"]))
+    assert store.keys([0, 1]) == ["ab", "cde"]
 
 
 def test_packed_numbers_are_refused_until_they_are_wanted_raw(tmp_path):
