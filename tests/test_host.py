@@ -293,7 +293,7 @@ def test_hook_calls_can_be_traced(install, caplog):
     PluginHost.discover(environ={"SEQDATA_TRACE_PLUGINS": "1"}).policy("acme")
     text = [record.getMessage() for record in caplog.records]
     assert "seqdata_register_policies() of acme of seqdata-acme 0.2" in text
-    assert any(line.startswith("seqdata_register_policies gave [{'acme'") for line in text)
+    assert any(line.startswith("seqdata_register_policies returned [{'acme'") for line in text)
 
 
 def test_a_traced_hook_that_raises_is_logged(caplog):

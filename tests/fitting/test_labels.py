@@ -39,9 +39,9 @@ def test_a_label_that_was_not_there_is_an_error_or_its_number():
 
 
 def test_numbers_of_no_class_are_refused():
-    with pytest.raises(ConfigError, match=r"numbers of 'y' must be in \[0, 3\), but is 3"):
+    with pytest.raises(ConfigError, match=r"a class index of 'y' must be in \[0, 3\), but is 3"):
         labels_of(TEXTS).inverse([3])
-    with pytest.raises(ConfigError, match=r"numbers of 'y' must be in \[0, 3\), but is -1"):
+    with pytest.raises(ConfigError, match=r"a class index of 'y' must be in \[0, 3\), but is -1"):
         labels_of(TEXTS).inverse([0, -1])
     with pytest.raises(ConfigError, match="numbers must be integers, but is float"):
         labels_of(TEXTS).inverse([0.5])

@@ -194,7 +194,7 @@ def test_a_score_of_the_whole_batch_counts_for_each_row():
 
 
 def test_feedback_goes_with_a_datamodule_once_and_not_with_overfitting():
-    with pytest.raises(ConfigError, match="must be one Feedback, but is 2"):
+    with pytest.raises(ConfigError, match="must have one Feedback, but has 2"):
         fit_plain({}, {"loss": loss}, callbacks=[Feedback(), Feedback()])
     with pytest.raises(ConfigError, match="`overfit_batches` of the Trainer must be 0"):
         fit_plain({}, {"loss": loss}, overfit_batches=2)

@@ -265,7 +265,7 @@ def test_a_chunk_of_another_size_than_its_header_says_is_refused(tmp_path):
             import zlib
 
             data.id.write_direct_chunk((0,), zlib.compress(bytes(size)))
-        message = "becomes 64 bytes, not 200" if size < 200 else "become more than 200"
+        message = "decompresses to 64 bytes, not 200" if size < 200 else "become more than 200"
         with pytest.raises(DecodeError, match=message):
             open_store(path, backend=HDF5())[0]
 

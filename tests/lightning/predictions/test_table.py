@@ -166,7 +166,7 @@ def test_dates_keep_their_unit_and_vectors_are_lists(tmp_path, unit, type_):
             "`time` must be a field with a date per timestep along 'ti",
         ),
         ({"time": "wen"}, UnknownNameError, "no field 'wen'; did you mean 'when'"),
-        ({"id_name": "load_pred"}, ConfigError, "different names, but 'load_pred' is there twice"),
+        ({"id_name": "load_pred"}, ConfigError, "different names, but two are named 'load_pred'"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(tmp_path, options, error, message):
