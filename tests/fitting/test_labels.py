@@ -43,7 +43,7 @@ def test_numbers_of_no_class_are_refused():
         labels_of(TEXTS).inverse([3])
     with pytest.raises(ConfigError, match=r"a class index of 'y' must be in \[0, 3\), but is -1"):
         labels_of(TEXTS).inverse([0, -1])
-    with pytest.raises(ConfigError, match="numbers must be integers, but is float"):
+    with pytest.raises(ConfigError, match="class indices must be an integer type, but is float"):
         labels_of(TEXTS).inverse([0.5])
 
 

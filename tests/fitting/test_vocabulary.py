@@ -41,7 +41,9 @@ def test_a_text_with_the_boundary_of_texts_is_split_like_others():
 def test_ids_become_tokens_and_padding_none():
     found = vocabulary_of(TEXTS)
     assert found.inverse(np.array([[2, 0], [5, 1]])) == [["be", None], ["or", None]]
-    with pytest.raises(ConfigError, match=r"the range of ids of 'text' must be within \[0, 6\), but is 2 to 6"):
+    with pytest.raises(
+        ConfigError, match=r"the range of ids of 'text' must be within \[0, 6\), but is 2 to 6"
+    ):
         found.inverse([2, 6])
 
 

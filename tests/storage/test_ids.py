@@ -152,7 +152,9 @@ def test_a_mixture_names_each_row_in_its_part(rows):
     with pytest.raises(ConfigError, match=r"must be one of its batches, .* but is \[0\]"):
         loader.store.keys([0])
     plain = next(iter(Loader(store, Fixed(2))))
-    with pytest.raises(ConfigError, match=r"must be one of its batches, .* but is one without `part`"):
+    with pytest.raises(
+        ConfigError, match=r"must be one of its batches, .* but is one without `part`"
+    ):
         loader.store.keys(plain)
     plain.part = "c"
     with pytest.raises(UnknownNameError, match="keys: no part 'c'"):
