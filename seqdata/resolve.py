@@ -33,7 +33,7 @@ from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.linking import Clocks, name_axes, resolve_clocks, split_clocks
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import PartsStore, join_parts
-from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.options import Remote, select_remote
 from seqdata.storage.views import SequenceStore, as_sequence_store, link_axes
 
 _TORCH_DATASET = "torch.utils.data.dataset"
@@ -528,6 +528,7 @@ def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
     if is_location(data):
         return open_location(data, **options)
     stores: list[Store] = []
+    locations = list(filter(is_location, data))
     for number, item in enumerate(data):
         if is_store(item):
             stores.append(item)
@@ -537,8 +538,9 @@ def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
                 f"data: a list of paths or stores must hold nothing else, but item {number} is a "
                 f"{type(item).__name__}. Open it first, with open_store"
             )
+        remote = select_remote(options.get("remote"), item, locations)
         try:
-            stores.append(open_location(item, **options))
+            stores.append(open_location(item, **{**options, "remote": remote}))
         except ConfigError as error:
             raise ConfigError(
                 f"data: item {number} of the list: {str(error).rstrip('.')}. A list of texts is a "
