@@ -126,7 +126,7 @@ def test_ranges_are_only_the_bytes_of_a_batch(
     size = max(path.stat().st_size for path in (local / "a").glob("*.arrow"))
     assert 0 < sum(count for *_, count in read) < size / 2
     assert np.array_equal(batch["x"][0], open_store(local / "a")[0]["x"])
-    assert not list_cached(remote.cache_dir)
+    assert not list_cached(remote.folder.parent)
     assert not list_cached(home)
 
 
@@ -226,7 +226,7 @@ def test_a_replay_reads_in_the_way_of_the_run(bucket, local, remote, monkeypatch
     plain = read_run_file()
     arguments = plain["data"]["remote"]["init_args"]
     assert plain["data"]["remote"]["class_path"] == "seqdata.Remote"
-    assert arguments["cache_dir"] == str(remote.cache_dir)
+    assert arguments["cache_dir"] == remote.cache_dir
     assert arguments["storage_options"] == {"endpoint_url": remote.storage_options["endpoint_url"]}
     assert plain["left_out"] == ["remote.storage_options.key", "remote.storage_options.secret"]
     assert not plain["not_replayable"]
@@ -314,7 +314,7 @@ def test_a_configuration_file_has_all_options(name, bucket, remote):
     cli = pytest.importorskip("seqdata.suite.cli")
     pytest.importorskip("jsonargparse")
     options = {
-        "how": "ranges", "cache_dir": str(remote.cache_dir), "cache_bytes": 1_000_000,
+        "how": "ranges", "cache_dir": remote.cache_dir, "cache_bytes": 1_000_000,
         "retry_seconds": 7.5, "storage_options": dict(remote.storage_options),
     }  # fmt: skip
     write_config({"class_path": name, "init_args": options}, f"{bucket}/a")
@@ -351,7 +351,7 @@ def test_a_run_file_is_a_configuration_file(bucket, remote, monkeypatch):
         )  # fmt: skip
     assert made.model.log_of.train == first.model.log_of.train
     found = made.datamodule._options.remote
-    assert (found.cache_dir, found.retry_seconds) == (str(remote.cache_dir), remote.retry_seconds)
+    assert (found.cache_dir, found.retry_seconds) == (remote.cache_dir, remote.retry_seconds)
 
 
 class Chosen(SequenceDataModule):

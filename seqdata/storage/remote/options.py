@@ -91,7 +91,9 @@ class Remote:
                     f"Remote: `{name}` must be a number above 0, but is {value!r}. Leave it out "
                     "for the default"
                 )
-        if not isinstance(self.cache_dir, str | os.PathLike | None):
+        if isinstance(self.cache_dir, os.PathLike):  # a checkpoint may hold strings only
+            object.__setattr__(self, "cache_dir", os.fspath(self.cache_dir))
+        if not isinstance(self.cache_dir, str | None):
             raise ConfigError(
                 must_be(
                     "Remote: `cache_dir`",
@@ -169,10 +171,10 @@ def redact_remote(remote: Remote) -> tuple[Remote, list[str]]:
     """
     left_out: list[str] = []
     kept = _keep_open("storage_options", remote.storage_options, left_out)
-    cache_dir = None if remote.cache_dir is None else os.fspath(remote.cache_dir)
-    if cache_dir is not None and not cache_dir.startswith("~"):
-        cache_dir = os.path.abspath(cache_dir)
-    return replace(remote, storage_options=kept, cache_dir=cache_dir), left_out
+    folder = remote.cache_dir
+    if folder is not None and not os.fspath(folder).startswith("~"):
+        folder = os.path.abspath(folder)
+    return replace(remote, storage_options=kept, cache_dir=folder), left_out
 
 
 def _keep_open(owner: str, options: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
