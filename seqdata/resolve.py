@@ -528,7 +528,6 @@ def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
     if is_location(data):
         return open_location(data, **options)
     stores: list[Store] = []
-    locations = list(filter(is_location, data))
     for number, item in enumerate(data):
         if is_store(item):
             stores.append(item)
@@ -538,8 +537,8 @@ def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
                 f"data: a list of paths or stores must hold nothing else, but item {number} is a "
                 f"{type(item).__name__}. Open it first, with open_store"
             )
-        remote = select_remote(options.get("remote"), item, locations)
         try:
+            remote = select_remote(options.get("remote"), item, filter(is_location, data))
             stores.append(open_location(item, **{**options, "remote": remote}))
         except ConfigError as error:
             raise ConfigError(

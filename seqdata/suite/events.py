@@ -156,8 +156,7 @@ class EventDataModule(SequenceDataModule):
             time, self.categorical, self.numeric, tuple(dict.fromkeys(per_sequence)), last, delta,
             cutoff,
         )  # fmt: skip
-        batching = TokenBudget(max_tokens)
-        is_table = is_grouped(source, remote)
+        batching, is_table = TokenBudget(max_tokens), is_grouped(source, remote)
         super().__init__(
             train=source,
             group=id if is_table else None,

@@ -175,8 +175,7 @@ class ForecastDataModule(SequenceDataModule):
             self.calendar, padding=context - history, zeros=scale is None,
             min_length=history + horizon,
         )  # fmt: skip
-        covariates = (*self.known, *self.observed)
-        by = id if scale_by == "id" else scale_by
+        covariates, by = (*self.known, *self.observed), id if scale_by == "id" else scale_by
         is_random, is_table = train_windows == "random", is_grouped(source, remote)
         super().__init__(
             train=source,

@@ -180,7 +180,7 @@ def test_a_table_beside_the_url_of_one(server, remote, tmp_path):
     [
         (lambda local: local / "a", "a: `remote` must be left out for a local path"),
         (lambda local: [local / "a", local / "b"], "`remote` must be left out for a local path"),
-        (lambda local: open_store(local / "a"), "`remote` goes with a path or URL, but the data is a .*Store"),
+        (lambda local: open_store(local / "a"), "`remote` goes with a path or URL, but .*Store"),
         (lambda local: sequences(3), "`remote` goes with a path or URL, but the data is a list"),
     ],
 )

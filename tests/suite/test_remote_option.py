@@ -110,7 +110,7 @@ def mixed_texts(source, **options):
     pytest.importorskip("seqdata_text")
     return TextDataModule(
         {"a": f"{source}/[0-3].txt", "b": f"{source}/[4-7].txt"}, tokenizer="bytes", lanes=2,
-        chunk=20, split=SPLIT, seed=1, **options,
+        chunk=20, split={**SPLIT, "exact": True}, seed=1, **options,
     )  # fmt: skip
 
 
