@@ -1,7 +1,6 @@
 """Resolution of arguments of users: of data to stores, of names to policies and collators.
 
-Loader, DataModule, the functions of ``seqdata.api`` and the command begin here. Users pass names,
-locations, stores, Datasets, tables or lists.
+Loader, DataModule, ``seqdata.api`` and the command begin here, with what users pass.
 """
 
 from __future__ import annotations

@@ -151,10 +151,9 @@ class EventDataModule(SequenceDataModule):
             raise ConfigError(must_be(f"{_OWNER}: `next_event`", needed, repr(next_event)))
         per_sequence = [*self.static, *([] if label is None else [label])]
         per_sequence += [name for name in (balance, split_by) if name not in (None, "id", id)]
-        delta = None if time is None else time_delta
         table = EventTable(
-            time, self.categorical, self.numeric, tuple(dict.fromkeys(per_sequence)), last, delta,
-            cutoff,
+            time, self.categorical, self.numeric, tuple(dict.fromkeys(per_sequence)), last,
+            None if time is None else time_delta, cutoff,
         )  # fmt: skip
         batching, is_table = TokenBudget(max_tokens), is_grouped(source, remote)
         super().__init__(

@@ -172,8 +172,7 @@ class ForecastDataModule(SequenceDataModule):
         self.calendar = as_names(_OWNER, "calendar", calendar)
         table = ForecastTable(
             time, self.target, self.known, self.observed, self.static, freq, gaps, missing,
-            self.calendar, padding=context - history, zeros=scale is None,
-            min_length=history + horizon,
+            self.calendar, context - history, scale is None, min_length=history + horizon,
         )  # fmt: skip
         covariates, by = (*self.known, *self.observed), id if scale_by == "id" else scale_by
         is_random, is_table = train_windows == "random", is_grouped(source, remote)

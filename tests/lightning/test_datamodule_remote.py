@@ -180,8 +180,8 @@ def test_a_table_beside_the_url_of_one(server, remote, tmp_path):
     [
         (lambda local: local / "a", "a: `remote` must be left out for a local path"),
         (lambda local: [local / "a", local / "b"], "`remote` must be left out for a local path"),
-        (lambda local: open_store(local / "a"), "`remote` goes with a path or URL, but .*Store"),
-        (lambda local: sequences(3), "`remote` goes with a path or URL, but the data is a list"),
+        (lambda local: open_store(local / "a"), "`remote` is for a path or URL, but .*Store"),
+        (lambda local: sequences(3), "`remote` is for a path or URL, but the data is a list"),
     ],
 )
 def test_data_that_has_no_url_is_refused(train, text, local, remote):
@@ -191,7 +191,7 @@ def test_data_that_has_no_url_is_refused(train, text, local, remote):
 
 def test_an_opened_store_beside_a_url_is_refused(bucket, local, remote):
     data = data_of(f"{bucket}/a", val=open_store(local / "b"), remote=remote)
-    with pytest.raises(ConfigError, match="`remote` goes with a path or URL, but the data is a"):
+    with pytest.raises(ConfigError, match="`remote` is for a path or URL, but the data is a"):
         data.setup("fit")
 
 

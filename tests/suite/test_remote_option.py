@@ -167,7 +167,7 @@ def test_what_is_no_access_to_urls_is_refused(how):
 
 
 def test_a_table_in_memory_has_no_url():
-    with pytest.raises(ConfigError, match="`remote` goes with a path or URL, but the data is a Da"):
+    with pytest.raises(ConfigError, match="`remote` is for a path or URL, but the data is a Da"):
         ForecastDataModule(
             hours(), id="site", time="time", target="load", context=24, horizon=6, split=TIMES,
             remote=Remote(),
