@@ -1,7 +1,6 @@
 """Resolution of arguments of users: of data to stores, of names to policies and collators.
 
-Loader, DataModule, the functions of ``seqdata.api`` and the command begin here. Users pass names,
-locations, stores, Datasets, tables or lists.
+Loader, DataModule, ``seqdata.api`` and the command begin here, with what users pass.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from seqdata.storage.inputs import Axes, is_table, to_arrow_table
 from seqdata.storage.linking import Clocks, name_axes, resolve_clocks, split_clocks
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import PartsStore, join_parts
-from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.options import Remote, select_remote
 from seqdata.storage.views import SequenceStore, as_sequence_store, link_axes
 
 _TORCH_DATASET = "torch.utils.data.dataset"
@@ -538,7 +537,8 @@ def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
                 f"{type(item).__name__}. Open it first, with open_store"
             )
         try:
-            stores.append(open_location(item, **options))
+            remote = select_remote(options.get("remote"), item, filter(is_location, data))
+            stores.append(open_location(item, **{**options, "remote": remote}))
         except ConfigError as error:
             raise ConfigError(
                 f"data: item {number} of the list: {str(error).rstrip('.')}. A list of texts is a "

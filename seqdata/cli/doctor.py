@@ -27,6 +27,7 @@ from seqdata.cli._report.console import (
 from seqdata.cli._report.grouped_help import GroupedCommand
 from seqdata.errors import ConfigError, must_be
 from seqdata.host import default_host
+from seqdata.storage.braces import has_url
 
 _RUN_FILE = "seqdata-run.yaml"
 _CHUNKS = 8  # batches of an update, as in `WavefrontStrategy`
@@ -166,15 +167,17 @@ def _check_run(path: Path, backend: str | None) -> tuple[int, int, list[DoctorFi
 
     file = RunFile.read(path)
     findings, shards, train = list[DoctorFinding](), 0, None
+    remote = file.read_remote(path)
     for kind in ("train", "val", "test", "predict"):
         for location in dict.fromkeys(file.list_store_paths(kind)):
             if any(finding.subject == location for finding in findings):
                 continue
-            store, open_findings = open_checked(location, backend)
+            access = remote if has_url(location) else None
+            store, open_findings = open_checked(location, backend, access)
             findings.extend(open_findings)
             if store is not None:
                 shards = max(shards, len(store.shards))
-                findings.extend(check_data(location, store))
+                findings.extend(check_data(location, store, access))
                 is_whole_store = kind == "train" and file.data["train"] == location
                 train = store if is_whole_store else train
     findings.extend(check_settings(file, path, train))

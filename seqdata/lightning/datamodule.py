@@ -54,6 +54,7 @@ from seqdata.runs.options import DataKind, DataOptions, Locations, StatisticsFor
 from seqdata.runs.replay import locate_drawn, make_replay_context
 from seqdata.runs.run_record import RunRecord
 from seqdata.sharing import Tail
+from seqdata.storage.remote.options import Remote
 
 register_policy_names()
 register_safe_classes()
@@ -150,6 +151,7 @@ class SequenceDataModule(_Base):
         order: Column by which the rows of each group are sorted.
         id: Field that names sequences.
         backend: Backend that opens the locations, as in ``open_store``.
+        remote: Access to the URLs among the locations, as in ``open_store``.
         split: Parts of ``train``: ``{"train": 0.8, "val": 0.2}``, with ``test`` and ``predict`` if
             needed, as fractions of the sequences, or as ranges such as ``"..2024-01-01"`` with
             ``along``. Other keys are the options ``by``, ``along``, ``seed``, ``stratify``,
@@ -215,11 +217,9 @@ class SequenceDataModule(_Base):
         num_workers: int = 0,
         prefetch: int = DEFAULT_PREFETCH, start_method: str | None = None,
         stall_timeout: float = DEFAULT_STALL_TIMEOUT,
-        persistent_workers: bool = False,
-        pin_memory: bool | None = None,
+        persistent_workers: bool = False, pin_memory: bool | None = None,
         group: str | None = None, order: str | None = None,
-        id: str | None = None,
-        backend: Any = None,
+        id: str | None = None, backend: Any = None, remote: Remote | str | None = None,
         split: dict[str, Any] | None = None,
         statistics: Statistics | dict[str, Any] | StatisticsFor | None = None,
         where: Callable[[Any], bool] | dict[str, Any] | None = None,

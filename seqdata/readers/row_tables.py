@@ -50,7 +50,7 @@ from seqdata.storage.local_copies import LocalCopies, list_files
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.logical_values import EncodedColumn
 from seqdata.storage.memory import MemoryStore
-from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.options import Remote, select_remote
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.writing.table_files import TABLE_KINDS
 
@@ -113,7 +113,8 @@ def find_table_files(
     files: list[SourceFile] = []
     copies: list[LocalCopies] = []
     for location in locations:
-        copied = fetch_source(location, remote, partial(_check, location))
+        own_remote = select_remote(remote, location, locations)
+        copied = fetch_source(location, own_remote, partial(_check, location))
         found, left_out = find_source(location if copied is None else copied.path)
         copies += [] if copied is None else [copied]
         if warn:

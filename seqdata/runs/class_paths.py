@@ -28,6 +28,7 @@ import numpy as np
 from seqdata.errors import ConfigError
 from seqdata.policies.weighted import WeightArray
 from seqdata.runs.side_files import MOST_NUMBERS, Arrays, read_arrays
+from seqdata.storage.remote.options import Remote, redact_remote
 
 CLASS_PATH, INIT_ARGS = "class_path", "init_args"
 _ARRAYS = "arrays"  # argument of functions of this package: the path of a side file
@@ -113,12 +114,14 @@ class ArgumentWriter:
         arrays: Name of a file next to it -> its arrays.
         roots: Folders that modules were imported from, in addition to those of the environment.
         script: Path of the running program, if it defines one of the values.
+        left_out: Options of a ``Remote`` that are not written, since they may be secret.
     """
 
     file: Path = Path("run.yaml")
     arrays: dict[str, Arrays] = field(default_factory=dict)
     roots: list[str] = field(default_factory=list)
     script: str | None = None
+    left_out: list[str] = field(default_factory=list)
 
     def to_plain(self, value: Any, argument: str, annotation: str = "") -> Any:
         """Return a value as scalars, lists and dicts.
@@ -154,6 +157,9 @@ class ArgumentWriter:
                 args=[self.to_plain(item, argument) for item in value.args],
                 keywords=self.to_plain(value.keywords, argument),
             )
+        if isinstance(value, Remote):
+            value, left_out = redact_remote(value)
+            self.left_out += [f"{argument}.{name}" for name in left_out]
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._dataclass_to_plain(value, argument)
         if type(value) is WeightArray:

@@ -15,7 +15,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata.linked_axes import Axis
 from seqdata.loading.measure_lengths import TransformedRows
 from seqdata.protocols import Store, Transform
-from seqdata.resolve import STORE_MEMBERS, are_locations, is_location, is_map_style, resolve_store
+from seqdata.resolve import STORE_MEMBERS, are_locations, is_map_style
 from seqdata.runs.class_paths import (
     INIT_ARGS,
     ArgumentReader,
@@ -123,8 +123,6 @@ def location_to_plain(data: Any, argument: str, writer: ArgumentWriter) -> Any:
         return make_absolute(os.fspath(data))
     if isinstance(data, View):
         return _view_to_plain(data, argument, writer)
-    if are_locations(data) and not all(map(is_location, data)):
-        return location_to_plain(resolve_store(data), argument, writer)
     if isinstance(data, ConcatStore) or are_locations(data):
         stores = data.stores if isinstance(data, ConcatStore) else data
         return [location_to_plain(store, argument, writer) for store in stores]

@@ -21,6 +21,7 @@ from seqdata.readers.missing import Missing
 from seqdata.resolve import are_locations, is_collate_fn, takes_lengths
 from seqdata.storage.dataset import MapStyle
 from seqdata.storage.linking import split_clocks
+from seqdata.storage.remote.options import Remote, resolve_remote
 
 Location = str | Path | Store | MapStyle | Iterable[Any]
 """A path, an opened store or view, sequences in memory, or a torch Dataset."""
@@ -67,6 +68,7 @@ class DataOptions(LoaderOptions):
     order: str | None = None
     id: str | None = None
     backend: Any = None
+    remote: Remote | str | None = None
     split: Mapping[str, Any] | None = None
     statistics: Statistics | Mapping[str, Estimator] | StatisticsFor | None = None
     where: Mapping[str, Any] | Callable[[Any], bool] | None = None
@@ -112,6 +114,7 @@ class DataOptions(LoaderOptions):
         self._check_split()
         self._check_statistics()
         split_clocks(self.rates, self.axes)  # raises
+        resolve_remote(self.remote)  # raises
         ErrorLog(self.max_errors)  # raises
         LoaderOptions.__post_init__(self)
         if isinstance(self.train, Mapping):

@@ -20,6 +20,7 @@ import yaml
 
 from seqdata.errors import ConfigError, LimitError, must_be
 from seqdata.runs.class_paths import (
+    CLASS_PATH,
     INIT_ARGS,
     ArgumentReader,
     ArgumentWriter,
@@ -32,8 +33,10 @@ from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.locations import list_store_paths, location_from_plain, location_to_plain
 from seqdata.runs.options import DataKind, DataOptions
 from seqdata.runs.side_files import Arrays, pack_arrays
+from seqdata.runs.source import OPENED_WITH, holds_url
 from seqdata.storage.digest_trailer import add_digest, has_trailer, strip_digest
 from seqdata.storage.local_files import write_atomically
+from seqdata.storage.remote.options import Remote
 
 _logger = logging.getLogger("seqdata.replay")
 NAME = "seqdata-run.yaml"
@@ -60,12 +63,15 @@ _HEADER = (
     "# It names code that is then imported: trust it as you trust code.\n"
 )
 _ADDED = (
-    "group", "order", "id", "backend", "split", "statistics", "where", "rename", "prepare",
-    "missing", "rates", "axes", "whole", "as_batch", "padding",
+    "group", "order", "id", "backend", "remote", "split", "statistics", "where", "rename",
+    "prepare", "missing", "rates", "axes", "whole", "as_batch", "padding",
     "sort_within_batch", "collate_fn",
 )  # fmt: skip
 """Arguments that run files of earlier releases lack: they were None."""
-_OPENED_WITH = ("group", "order", "missing", "id", "backend")
+_LEFT_OUT = (
+    "%s: does not have %s, which may be secret. Credentials are taken from the environment, such "
+    "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+)
 _REPLAY_OVERRIDES = {"num_workers": 0, "prefetch": 0}
 """Arguments that differ in a replay: one batch needs neither workers nor threads."""
 
@@ -90,6 +96,7 @@ class RunFile:
         versions: Package -> version.
         trainer: Settings of the Trainer that decide which batches are trained.
         missing: Arguments that cannot be replayed from the file: ``argument: reason``.
+        left_out: Options of ``remote`` that are not in the file, since they may be secret.
         roots: Folders that modules were imported from.
         script: Path of the program that trained, if it defines one of the arguments.
         side_files: Name -> content of the files next to the run file.
@@ -102,6 +109,7 @@ class RunFile:
     versions: Mapping[str, str]
     trainer: Mapping[str, Any]
     missing: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     roots: list[str] = field(default_factory=list)
     script: str | None = None
     side_files: Mapping[str, Arrays] = field(default_factory=dict)
@@ -125,7 +133,8 @@ class RunFile:
         return cls(
             geometry=geometry, data=data, fingerprints=fingerprints, plan=plan, versions=versions,
             trainer={name: _to_scalar(value) for name, value in trainer.items()}, missing=missing,
-            roots=writer.roots, script=writer.script, side_files=writer.arrays,
+            left_out=writer.left_out, roots=writer.roots, script=writer.script,
+            side_files=writer.arrays,
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
@@ -158,7 +167,7 @@ class RunFile:
             "not_replayable": list(self.missing),
             "import_from": list(self.roots),
             "script": self.script,
-        }
+        } | ({"left_out": list(self.left_out)} if self.left_out else {})
         block = "".join(f"# {line}\n" for line in _dump(record).splitlines())
         text = (
             f"{_HEADER.format(name=name)}{_dump({'data': dict(self.data)}, allow_unicode=True)}"
@@ -190,6 +199,7 @@ class RunFile:
                 data=_to_dict(content["data"]), fingerprints=_to_dict(record["fingerprints"]),
                 versions=_to_dict(record["versions"]), trainer=_to_dict(record["trainer"]),
                 missing=list(record["not_replayable"]), roots=list(record["import_from"]),
+                left_out=list(record.get("left_out", ())),
                 script=None if script is None else str(script),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
@@ -304,13 +314,19 @@ class RunFile:
                     "with that release."
                 )
             is_unused = option.name.startswith("eval_") and kind == "train"
-            if option.name in _REPLAY_OVERRIDES:
+            if option.name == "backend" and backend is not None:
+                values["backend"] = backend if self.is_opened_later else None
+            elif option.name == "remote" and not holds_url(values[place]):
+                values["remote"] = None
+            elif option.name in _REPLAY_OVERRIDES:
                 values[option.name] = _REPLAY_OVERRIDES[option.name]
             elif is_unused or option.name == "lengths":
                 values[option.name] = None
             else:
                 self._check_replayable(option.name, reader.file)
                 values[option.name] = reader.from_plain(self.get_plain(option.name), option.name)
+        if self.left_out:
+            _logger.warning(_LEFT_OUT, path, ", ".join(self.left_out))
         return DataOptions(**values)
 
     def open_location(
@@ -323,10 +339,45 @@ class RunFile:
             DataError: If the data is incomplete.
         """
         self._check_replayable(argument, reader.file)
-        is_opened_later = any(self.data.get(name) is not None for name in _OPENED_WITH)
-        if is_opened_later and backend is None and not isinstance(plain, Mapping):
-            return plain  # a path, opened with these arguments
-        return location_from_plain(plain, argument, reader, backend)
+        if not self.is_opened_later or isinstance(plain, Mapping):
+            return location_from_plain(plain, argument, reader, backend)
+        if isinstance(plain, list):
+            return [self.open_location(part, argument, reader, backend) for part in plain]
+        return plain  # a path, opened with these arguments
+
+    def read_remote(self, path: Path) -> Remote | str | None:
+        """Return the access to URLs, if it is a class of this package: no other code is imported.
+
+        Args:
+            path: Path of the file.
+
+        Raises:
+            ConfigError: If it is invalid.
+        """
+        plain = self.data.get("remote")
+        is_own = isinstance(plain, Mapping) and plain.get(CLASS_PATH) == "seqdata.Remote"
+        if not is_own and not isinstance(plain, str):
+            return None
+        found: Remote | str = self.make_reader(path).from_plain(plain, "remote")
+        return found
+
+    def make_opening_options(self, location: Any, reader: ArgumentReader) -> dict[str, Any]:
+        """Return the arguments of ``open_store`` with which the run opened a location.
+
+        Raises:
+            ConfigError: If one cannot be restored.
+        """
+        names = [name for name in OPENED_WITH if self.data.get(name) is not None]
+        if not holds_url(location):
+            names = [name for name in names if name != "remote"]
+        for name in names:
+            self._check_replayable(name, reader.file)
+        return {name: reader.from_plain(self.get_plain(name), name) for name in names}
+
+    @property
+    def is_opened_later(self) -> bool:
+        """Whether locations are opened with arguments of the file."""
+        return any(self.data.get(name) is not None for name in OPENED_WITH)
 
     def _check_replayable(self, argument: str, file: str) -> None:
         reason = self.get_missing_reason(argument)

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from seqdata.api import open_store, split
 from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Store
-from seqdata.resolve import is_collate_fn, is_location, resolve_store
+from seqdata.resolve import are_locations, is_collate_fn, is_location, resolve_store
 from seqdata.runs.options import DataKind, DataOptions
+from seqdata.storage.braces import has_url
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.local_files import is_remote
-from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.urls import redact_url
 from seqdata.storage.row_chunks import flatten_column
 from seqdata.storage.time_split import make_bounds, make_limit
@@ -26,7 +27,8 @@ from seqdata.storage.views import SequenceStore, as_sequence_store
 
 LENGTH = "length"
 """Name of the timesteps of a sequence in ``where``, if no field has it."""
-_OPENED_WITH = ("backend", "group", "order", "missing", "id")
+OPENED_WITH = ("backend", "remote", "group", "order", "missing", "id")
+"""Arguments with which locations are opened, those of ``open_store`` of the same names."""
 _CHUNK = 1 << 16  # sequences that are compared at a time
 
 
@@ -54,7 +56,8 @@ def open_source(options: DataOptions, location: Any, lengths: Any) -> OpenedSour
     Raises:
         SeqDataError: If an argument does not fit the data.
     """
-    given = {name: getattr(options, name) for name in _OPENED_WITH}
+    given = {name: getattr(options, name) for name in OPENED_WITH}
+    given["remote"] = _select_remote(options, location)
     given = {name: value for name, value in given.items() if value is not None}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -71,7 +74,7 @@ def open_source(options: DataOptions, location: Any, lengths: Any) -> OpenedSour
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if options.group is not None and is_location(location) and is_remote(location):
         where = redact_url(os.fspath(location))
-        notes.insert(0, f"files of {where} are copied to {Remote().copies}")
+        notes.insert(0, f"files of {where} are copied to {resolve_remote(options.remote).copies}")
     if options.order is not None:
         notes.insert(0, f"rows of each {options.group!r} are in the order of {options.order!r}")
     if options.rename:
@@ -92,6 +95,25 @@ def open_source(options: DataOptions, location: Any, lengths: Any) -> OpenedSour
             notes += added
         store = as_sequence_store(prepared)
     return OpenedSource(store, tuple(notes))
+
+
+def holds_url(data: Any) -> bool:
+    """Return whether data is a URL, or several locations, by name or in a list, with one."""
+    if isinstance(data, Mapping):
+        return any(map(holds_url, data.values()))
+    if are_locations(data):
+        return any(map(has_url, filter(is_location, data)))
+    return is_location(data) and has_url(data)
+
+
+def _select_remote(options: DataOptions, location: Any) -> Remote | str | None:
+    """Return the access to URLs for a location; None for a path if another location is a URL."""
+    is_path = is_location(location) or are_locations(location)
+    if not is_path or holds_url(location):
+        return options.remote
+    kinds: tuple[DataKind, ...] = get_args(DataKind)
+    has_urls = any(holds_url(options.get_given(kind)) for kind in kinds)
+    return None if has_urls else options.remote
 
 
 def split_source(options: DataOptions, store: Store) -> Mapping[DataKind, Any]:

@@ -29,6 +29,11 @@ def split_location(location: str) -> list[str]:
     return [literal + first, *others]
 
 
+def has_url(location: str | os.PathLike[str]) -> bool:
+    """Return whether a location, or one of several joined ones, is a URL."""
+    return any(map(is_remote, split_location(os.fspath(location))))
+
+
 def expand_location(part: str) -> Iterator[str]:
     """Yield the expansions of the braces of a path or URL, without those in names that exist.
 

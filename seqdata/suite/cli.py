@@ -92,7 +92,7 @@ def expand_names(value: Any, names: Mapping[str, str]) -> Any:
 
 def list_names() -> dict[str, str]:
     """Return short name -> import path: of collators, and of the classes of packages."""
-    host, found = default_host(), dict[str, str]()
+    host, found = default_host(), {"Remote": "seqdata.Remote"}
     for name in host.names("collator"):
         factory = None if name in COLLATORS else host.find("collator", name)
         if name in COLLATORS:

@@ -19,6 +19,7 @@ from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted, balanced
 from seqdata.protocols import Store
 from seqdata.storage.fields import is_text
+from seqdata.storage.remote.options import Remote
 from seqdata.suite.event_table import EventTable, TimeDelta
 from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
 
@@ -97,6 +98,7 @@ class EventDataModule(SequenceDataModule):
         max_tokens: Maximum number of events in a batch, including padding.
         seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
         num_workers: Number of worker processes; 0: read in this process.
+        remote: Access to URLs, as in ``open_store``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -134,6 +136,7 @@ class EventDataModule(SequenceDataModule):
         max_tokens: int = 16384,
         seed: int | None = None,
         num_workers: int = 0,
+        remote: Remote | str | None = None,
     ) -> None:
         check_count(_OWNER, min_count=min_count, max_tokens=max_tokens)
         check_count(_OWNER, last=1 if last is None else last)
@@ -148,13 +151,11 @@ class EventDataModule(SequenceDataModule):
             raise ConfigError(must_be(f"{_OWNER}: `next_event`", needed, repr(next_event)))
         per_sequence = [*self.static, *([] if label is None else [label])]
         per_sequence += [name for name in (balance, split_by) if name not in (None, "id", id)]
-        delta = None if time is None else time_delta
         table = EventTable(
-            time, self.categorical, self.numeric, tuple(dict.fromkeys(per_sequence)), last, delta,
-            cutoff,
+            time, self.categorical, self.numeric, tuple(dict.fromkeys(per_sequence)), last,
+            None if time is None else time_delta, cutoff,
         )  # fmt: skip
-        batching = TokenBudget(max_tokens)
-        is_table = is_grouped(source)
+        batching, is_table = TokenBudget(max_tokens), is_grouped(source, remote)
         super().__init__(
             train=source,
             group=id if is_table else None,
@@ -171,6 +172,7 @@ class EventDataModule(SequenceDataModule):
             dtype="float32",
             seed=seed,
             num_workers=num_workers,
+            remote=remote,
         )
 
 

@@ -20,6 +20,7 @@ from seqdata.logical_types import Categories
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Store
 from seqdata.storage.fields import is_text
+from seqdata.storage.remote.options import Remote
 from seqdata.suite.forecast_table import OBSERVED, ForecastTable, Gaps, MissingTargets
 from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
 
@@ -115,6 +116,7 @@ class ForecastDataModule(SequenceDataModule):
         batch_size: Number of windows in a batch.
         seed: Seed of order and random windows; None: the one of ``seed_everything``, else 0.
         num_workers: Number of worker processes; 0: read in this process.
+        remote: Access to URLs, as in ``open_store``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -158,6 +160,7 @@ class ForecastDataModule(SequenceDataModule):
         batch_size: int = 256,
         seed: int | None = None,
         num_workers: int = 0,
+        remote: Remote | str | None = None,
     ) -> None:
         history = _check_windows(context, horizon, stride, min_history, batch_size, train_windows)
         make_scale(scale)
@@ -169,12 +172,10 @@ class ForecastDataModule(SequenceDataModule):
         self.calendar = as_names(_OWNER, "calendar", calendar)
         table = ForecastTable(
             time, self.target, self.known, self.observed, self.static, freq, gaps, missing,
-            self.calendar, padding=context - history, zeros=scale is None,
-            min_length=history + horizon,
+            self.calendar, context - history, scale is None, min_length=history + horizon,
         )  # fmt: skip
-        covariates = (*self.known, *self.observed)
-        by = id if scale_by == "id" else scale_by
-        is_random, is_table = train_windows == "random", is_grouped(source)
+        covariates, by = (*self.known, *self.observed), id if scale_by == "id" else scale_by
+        is_random, is_table = train_windows == "random", is_grouped(source, remote)
         super().__init__(
             train=source,
             group=id if is_table else None,
@@ -190,6 +191,7 @@ class ForecastDataModule(SequenceDataModule):
             dtype="float32",
             seed=seed,
             num_workers=num_workers,
+            remote=remote,
         )
 
     @property

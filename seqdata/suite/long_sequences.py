@@ -19,6 +19,7 @@ from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Store
 from seqdata.storage.fields import is_text, make_unknown_name_error
+from seqdata.storage.remote.options import Remote
 from seqdata.suite.sources import as_names, check_split, list_parts
 from seqdata.suite.write_once import WriteOnce
 
@@ -109,6 +110,7 @@ class LongSequenceDataModule(SequenceDataModule):
             store in the user's cache and then read from this store.
         seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
         num_workers: Number of worker processes; 0: read in this process.
+        remote: Access to URLs, as in ``open_store``.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -142,6 +144,7 @@ class LongSequenceDataModule(SequenceDataModule):
         read: Literal["in_place", "write_once"] = "in_place",
         seed: int | None = None,
         num_workers: int = 0,
+        remote: Remote | str | None = None,
     ) -> None:
         _check(mode, read, seconds, hop, lanes, chunk)
         make_scale(scale)
@@ -165,6 +168,7 @@ class LongSequenceDataModule(SequenceDataModule):
             dtype="float32",
             seed=seed,
             num_workers=num_workers,
+            remote=remote,
         )
 
 

@@ -14,6 +14,7 @@ from seqdata.resolve import is_location, is_store
 from seqdata.runs.options import SPLIT_OPTIONS
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.local_files import is_remote
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
 
 
@@ -30,12 +31,17 @@ def as_names(owner: str, argument: str, value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def is_grouped(source: Any) -> bool:
+def is_grouped(source: Any, remote: Remote | str | None = None) -> bool:
     """Return whether rows of a source are still to be grouped: it is not a store of sequences.
 
     The folder of a bucket is asked whether it is one; a URL that ends as a table does is none.
 
+    Args:
+        source: A table or a store, or its location.
+        remote: Access to a URL.
+
     Raises:
+        ConfigError: If ``remote`` is invalid.
         RemoteReadError: If the folder of a bucket cannot be reached.
     """
     if is_store(source):
@@ -44,7 +50,7 @@ def is_grouped(source: Any) -> bool:
         return True
     if is_remote(source):
         is_table = find_file_kind(redact_url(os.fspath(source))) is not None
-        return is_table or not holds_store(source)
+        return is_table or not holds_store(source, remote)
     return not (Path(source) / MANIFEST).is_file()
 
 

@@ -24,6 +24,7 @@ from seqdata.loading.transforms.declare import (
     is_columnar,
 )
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.storage.remote.options import Remote
 from seqdata.suite.sources import check_split
 
 _OWNER = "speech"
@@ -192,6 +193,7 @@ class SpeechDataModule(SequenceDataModule):
         split_by: Field whose values stay together in a part: ``"speaker"``; None: recordings.
         seed: Seed of the order and of transforms; None: the one of ``seed_everything``, else 0.
         num_workers: Number of worker processes; 0: read in this process.
+        remote: Access to URLs, as in ``open_store``.
 
     Raises:
         ConfigError: If an argument is invalid, or seqdata-audio is not installed, or seqdata-text,
@@ -233,6 +235,7 @@ class SpeechDataModule(SequenceDataModule):
         split_by: str | None = "speaker",
         seed: int | None = None,
         num_workers: int = 0,
+        remote: Remote | str | None = None,
     ) -> None:
         if target not in ("ctc", "seq2seq"):
             raise ConfigError(must_be(f"{_OWNER}: `target`", "'ctc' or 'seq2seq'", repr(target)))
@@ -266,6 +269,7 @@ class SpeechDataModule(SequenceDataModule):
             fields=(_AUDIO, _RATE, _TEXT),
             seed=seed,
             num_workers=num_workers,
+            remote=remote,
         )
 
     @property

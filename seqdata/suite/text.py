@@ -17,6 +17,7 @@ from seqdata.policies.mix import Mix
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.storage.remote.options import Remote
 from seqdata.suite.sources import check_split
 
 _OWNER = "text"
@@ -72,6 +73,7 @@ class TextDataModule(SequenceDataModule):
         cache_dir: Folder for tokens; None: next to the corpus, else the user's cache.
         seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
         num_workers: Number of worker processes; 0: read in this process.
+        remote: Access to URLs, as in ``open_store``.
 
     Raises:
         ConfigError: If an argument is invalid, or seqdata-text is not installed.
@@ -102,6 +104,7 @@ class TextDataModule(SequenceDataModule):
         cache_dir: str | None = None,
         seed: int | None = None,
         num_workers: int = 0,
+        remote: Remote | str | None = None,
     ) -> None:
         sizes = {"lanes": lanes, "chunk": chunk, "row_length": row_length, "max_tokens": max_tokens}
         _check_sizes(layout, sizes)
@@ -127,6 +130,7 @@ class TextDataModule(SequenceDataModule):
             fields=(_TOKENS,),
             seed=seed,
             num_workers=num_workers,
+            remote=remote,
         )
 
     @property

@@ -15,7 +15,7 @@ from seqdata.detect import detect_backend
 from seqdata.errors import SeqDataError, SeqDataWarning
 from seqdata.protocols import Store
 from seqdata.storage.local_files import is_remote
-from seqdata.storage.remote.options import Remote
+from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import redact_secrets, split_url
 
@@ -24,13 +24,13 @@ _SAMPLE_TIMESTEPS = 4_096  # most timesteps of each
 
 
 def open_checked(
-    location: str, backend: str | None = None
+    location: str, backend: str | None = None, remote: str | Remote | None = None
 ) -> tuple[Store | None, list[DoctorFinding]]:
     """Open a dataset; return it, or None if it cannot be opened, and the findings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SeqDataWarning)
         try:
-            store = open_store(location, backend=backend)
+            store = open_store(location, backend=backend, remote=remote)
         except (SeqDataError, OSError) as error:
             return None, [
                 DoctorFinding(
@@ -47,7 +47,9 @@ def open_checked(
     return store, findings
 
 
-def check_data(location: str, store: Store) -> Iterator[DoctorFinding]:
+def check_data(
+    location: str, store: Store, remote: str | Remote | None = None
+) -> Iterator[DoctorFinding]:
     """Yield findings about an opened dataset."""
     count, shards = len(store), len(store.shards)
     summary = f"{count:,} sequences in {shards:,} shard{'s' if shards != 1 else ''}"
@@ -63,16 +65,16 @@ def check_data(location: str, store: Store) -> Iterator[DoctorFinding]:
             "write them as a store: seqdata write",
         )  # fmt: skip
         if is_remote(location):
-            yield _check_versions(location, store)
+            yield _check_versions(location, store, resolve_remote(remote))
     if count:
         yield _check_sample(location, store)
 
 
-def _check_versions(location: str, store: Store) -> DoctorFinding:
+def _check_versions(location: str, store: Store, remote: Remote) -> DoctorFinding:
     """Check whether the server distinguishes versions of a file that has no digest."""
     where, name = redact_secrets(location), store.shards[0]
     folder, last = split_url(location)
-    files = make_remote_files(folder if last == name else location, Remote())
+    files = make_remote_files(folder if last == name else location, remote)
     try:
         tag = files.stat(name).tag
     except SeqDataError as error:

@@ -17,6 +17,7 @@ from seqdata.api import concat, open_store, split
 from seqdata.errors import ConfigError, must_be
 from seqdata.fitting.statistics import Statistics
 from seqdata.protocols import Store
+from seqdata.resolve import is_store
 
 KINDS: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
 _RUN_FILE_MARK = b"\n# /// seqdata-run\n"
@@ -86,7 +87,12 @@ def _read_run(path: Path, backend: str | None) -> LeakSources:
     reader = file.make_reader(path)
     for kind in KINDS:
         for argument, plain in file.list_locations(kind).items():
-            parts[argument] = file.open_location(plain, argument, reader, backend)
+            found = file.open_location(plain, argument, reader, backend)
+            if not is_store(found):
+                options = file.make_opening_options(found, reader)
+                chosen = {} if backend is None else {"backend": backend}
+                found = open_store(found, **{**options, **chosen})
+            parts[argument] = found
     statistics = {
         f"{option} of {path.name}": found
         for option in ("transform", "eval_transform")

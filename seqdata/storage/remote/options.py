@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from seqdata.errors import ConfigError, must_be
+from seqdata.storage.braces import has_url
 from seqdata.storage.remote.cache_folder import COPIES
+from seqdata.storage.remote.urls import redact_secrets
 
 MODES = ("cache", "ranges")
 CACHE_BYTES = 64 << 30
 MEMORY_BYTES = 64 << 20
+_NESTED = ("client_kwargs", "config_kwargs", "s3")  # groups of options of s3fs
+_NO_SECRETS = (
+    "account_host", "account_name", "addressing_style", "anon", "cache_regions",
+    "default_block_size", "endpoint_url", "max_concurrency", "project", "region_name",
+    "requester_pays", "signature_version", "timeout", "use_ssl", "verify", "version_aware",
+)  # fmt: skip
+"""Options for fsspec that are written to files; any other one may be a secret."""
 _MINIMUM = {"cache_bytes": 1, "memory_bytes": 0, "gap": 0, "connections": 1}
 
 
@@ -82,7 +91,9 @@ class Remote:
                     f"Remote: `{name}` must be a number above 0, but is {value!r}. Leave it out "
                     "for the default"
                 )
-        if not isinstance(self.cache_dir, str | os.PathLike | None):
+        if isinstance(self.cache_dir, os.PathLike):  # a checkpoint may hold strings only
+            object.__setattr__(self, "cache_dir", os.fspath(self.cache_dir))
+        if not isinstance(self.cache_dir, str | None):
             raise ConfigError(
                 must_be(
                     "Remote: `cache_dir`",
@@ -141,3 +152,41 @@ def resolve_remote(remote: str | Remote | None) -> Remote:
             "Leave it out for the cache"
         )
     return remote
+
+
+def select_remote(
+    remote: str | Remote | None,
+    location: str | os.PathLike[str],
+    others: Iterable[str | os.PathLike[str]],
+) -> str | Remote | None:
+    """Return the options for a location; None for a path if another location is a URL."""
+    return remote if has_url(location) or not any(map(has_url, others)) else None
+
+
+def redact_remote(remote: Remote) -> tuple[Remote, list[str]]:
+    """Return options as they are written to a file, and the names of those that may be secret.
+
+    Args:
+        remote: The options.
+    """
+    left_out: list[str] = []
+    kept = _keep_open("storage_options", remote.storage_options, left_out)
+    folder = remote.cache_dir
+    if folder is not None and not os.fspath(folder).startswith("~"):
+        folder = os.path.abspath(folder)
+    return replace(remote, storage_options=kept, cache_dir=folder), left_out
+
+
+def _keep_open(owner: str, options: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
+    """Return the options that hold no secret; add the names of others to ``left_out``."""
+    kept: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _NESTED and isinstance(value, Mapping):
+            kept[name] = _keep_open(f"{owner}.{name}", value, left_out)
+            continue
+        shown = redact_secrets(value) if isinstance(value, str) else value
+        if name in _NO_SECRETS and isinstance(value, str | int | float | None) and shown == value:
+            kept[name] = value
+        else:
+            left_out.append(f"{owner}.{name}")
+    return kept

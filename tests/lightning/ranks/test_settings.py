@@ -56,8 +56,8 @@ def describe_data(name, value):
 
 
 OF_THE_SOURCE = {
-    "rates", "axes", "whole", "group", "order", "id", "backend", "split", "statistics", "where",
-    "rename", "prepare", "missing",
+    "rates", "axes", "whole", "group", "order", "id", "backend", "remote", "split", "statistics",
+    "where", "rename", "prepare", "missing",
 }  # fmt: skip
 """Arguments that say how data is opened: what they make of it is compared by its fingerprint."""
 

@@ -3,7 +3,12 @@
 import pytest
 
 from seqdata.errors import ConfigError
-from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.options import (
+    Remote,
+    redact_remote,
+    resolve_remote,
+    select_remote,
+)
 
 
 def test_a_word_or_nothing_stands_for_options():
@@ -60,3 +65,41 @@ def test_options_of_the_transport_are_a_mapping(value):
     with pytest.raises(ConfigError, match=r"^Remote: `storage_options` must be a dict") as caught:
         Remote(storage_options=value)
     assert "secret" not in str(caught.value)
+
+
+def test_what_may_be_secret_is_not_written_to_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = Remote(
+        how="ranges",
+        cache_dir="near",
+        storage_options={
+            "key": "k3y", "anon": False, "endpoint_url": "http://host:9000", "new_option": 3,
+            "client_kwargs": {"region_name": "eu", "aws_secret_access_key": "k3y", "verify": None},
+            "config_kwargs": {"s3": {"addressing_style": "path"}, "proxies": {"http": "k3y"}},
+            "region_name": ["k3y"], "project": "https://me:k3y@host/x",
+        },
+    )  # fmt: skip
+    kept, left_out = redact_remote(given)
+    assert kept.storage_options == {
+        "anon": False, "endpoint_url": "http://host:9000",
+        "client_kwargs": {"region_name": "eu", "verify": None},
+        "config_kwargs": {"s3": {"addressing_style": "path"}},
+    }  # fmt: skip
+    assert left_out == [
+        f"storage_options.{name}"
+        for name in (
+            "key", "new_option", "client_kwargs.aws_secret_access_key", "config_kwargs.proxies",
+            "region_name", "project",
+        )
+    ]  # fmt: skip
+    assert (kept.how, kept.cache_dir) == ("ranges", str(tmp_path / "near"))
+    assert redact_remote(Remote(cache_dir="~/here"))[0].cache_dir == "~/here"
+    assert redact_remote(Remote()) == (Remote(), [])
+
+
+def test_a_path_is_without_options_only_beside_a_url(tmp_path):
+    chosen = Remote()
+    assert select_remote(chosen, "s3://a/b", ["c"]) is chosen
+    assert select_remote(chosen, "c", ["s3://a/b", tmp_path]) is None
+    assert select_remote(chosen, tmp_path, ["c", tmp_path]) is chosen
+    assert select_remote(chosen, "c::s3://a/b", ["c"]) is chosen
