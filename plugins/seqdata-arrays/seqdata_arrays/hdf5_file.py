@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -30,6 +31,7 @@ from seqdata_arrays.layout import (
     LaidField,
     Layout,
     Tree,
+    find_lacking,
     find_layout,
 )
 
@@ -107,6 +109,17 @@ class HDF5Format:
                 return _index_sequences(layout, begins)
             stored = {path: _StoredArray.of(opened[path], begins[path]) for path in arrays}
         return _index_chunks(file.name, layout, stored)
+
+
+def find_lacking_in(path: Path, options: ArrayOptions, name: str) -> list[str]:
+    """Return the ids of a file's recordings without an attribute that others of it have.
+
+    Raises:
+        OSError: If the file cannot be read.
+        DecodeError: If it does not hold what the options say.
+    """
+    with h5py.File(path, "r") as opened:
+        return find_lacking(_read_tree(opened), options, name)
 
 
 def _read_tree(opened: h5py.File) -> Tree:
