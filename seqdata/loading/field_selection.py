@@ -205,7 +205,8 @@ def check_ends(reader: FieldReader, policy: Policy) -> None:
     """Raise ConfigError if a linked axis begins or ends a chunk or window from the planned one.
 
     Its rest would come with the first or last chunk or in no window, or there would be chunks and
-    windows without it. A warning names an axis that ends less than that apart.
+    windows without it. A warning names an axis that ends less than that, but more than two
+    timesteps of the slower axis, apart.
 
     Args:
         reader: The reader.
@@ -218,9 +219,10 @@ def check_ends(reader: FieldReader, policy: Policy) -> None:
     clocks = get_linked_axes(reader.store)
     for axis in reader.linked_fields:
         gaps = linker.measure_gaps(axis)
-        delay = abs(clocks[axis].offset - clocks[reader.axis].offset)  # which the user says
-        is_apart = gaps > math.ceil(delay * clocks[reader.axis].rate) + 1
-        is_far = gaps >= min(sizes)
+        clock, other = clocks[reader.axis], clocks[axis]
+        rounding = math.ceil(2 * clock.rate / min(clock.rate, other.rate))
+        delay = math.ceil(abs(other.offset - clock.offset) * clock.rate)  # which the user says
+        is_apart, is_far = gaps > rounding + delay, gaps >= max(min(sizes), rounding + 1)
         if is_far.any():
             raise ConfigError(
                 f"loader: linked axes must begin and end together, to less than the {min(sizes)} "

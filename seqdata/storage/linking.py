@@ -121,8 +121,7 @@ class AxisLinker:
     def measure_gaps(self, name: str) -> NDArray[np.int64]:
         """Return how far an axis begins or ends from the planned one, int64 (sequences,).
 
-        In timesteps of the planned axis, at the end where it is more; 0 where it is at most a
-        timestep of either axis, as by rounding, or where the planned axis is empty.
+        In timesteps of the planned axis, at the end where it is more; 0 where that is empty.
         """
         target = self.targets[name]
         lengths = self.lengths.astype(np.int64)
@@ -132,7 +131,7 @@ class AxisLinker:
         own = target.locate(absolute, numbers)
         theirs = np.maximum(np.abs(own[:, 0]), np.abs(target.lengths.astype(np.int64) - own[:, 1]))
         gaps = theirs * target.link.down // target.link.up
-        return np.where((lengths > 0) & (theirs > 1) & (gaps > 1), gaps, 0)
+        return np.where(lengths > 0, gaps, 0)
 
 
 def split_clocks(

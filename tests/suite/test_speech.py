@@ -389,7 +389,7 @@ def test_texts_with_more_tokens_than_frames_are_counted(speech, tokenizer):
 
 def test_files_of_several_rates_are_named_before_training(speech, tmp_path):
     folder, table = speech
-    for path in folder.iterdir():
+    for path in folder.glob("*.wav"):
         content = bytearray(path.read_bytes())
         if path.name == "03.wav":
             content[24:28] = (16_000).to_bytes(4, "little")
