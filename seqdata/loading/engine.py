@@ -39,7 +39,7 @@ from seqdata.loading.field_selection import (
     check_bounded_lengths,
     check_context,
     check_dummy_marks,
-    check_excess,
+    check_ends,
     check_mask_marks,
     check_plan,
     check_time_parts,
@@ -135,7 +135,7 @@ class EpochEngine(BaseEngine):
         check_bounded_lengths(self._reader, base, options.on_error, sorts=sorts)
         check_time_parts(self._reader, options)
         check_context(store, find_base_policy(policy), self._reader)
-        check_excess(self._reader, policy)
+        check_ends(self._reader, policy)
         collates = isinstance(collator, SupportsWorkerCollate) and options.num_workers > 0
         if collates and not self._reader.has_bounded_lengths:
             fetcher = replace(fetcher, collate=collator.collate_columns)

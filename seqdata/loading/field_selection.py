@@ -5,6 +5,8 @@ Fields, axis and shift are checked once, when they are selected.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
-from seqdata.capabilities import get_base_keys, get_linked_axes
-from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be
+from seqdata.capabilities import get_axis_starts, get_base_keys, get_linked_axes
+from seqdata.errors import ConfigError, PlanError, SeqDataWarning, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.linked_axes import are_linked
 from seqdata.loading.fetcher import FieldReader
@@ -200,30 +202,68 @@ def _make_uncut_error(reader: FieldReader, policy: Policy, name: str, axis: str)
     )
 
 
-def check_excess(reader: FieldReader, policy: Policy) -> None:
-    """Raise ConfigError if a linked axis lasts longer than the planned one by more than a chunk.
+def check_ends(reader: FieldReader, policy: Policy) -> None:
+    """Raise ConfigError if a linked axis begins or ends a chunk or window from the planned one.
 
-    Its rest would come with the first or last chunk.
+    Its rest would come with the first or last chunk or in no window, or there would be chunks and
+    windows without it. A warning names an axis that ends less than that, but more than two
+    timesteps of the slower axis, apart.
 
     Args:
         reader: The reader.
-        policy: The policy; only chunks of lanes are checked.
+        policy: The policy; only chunks of lanes and windows are checked.
     """
-    linker, chunk = reader.linker, getattr(find_base_policy(policy), "chunk", None)
-    if linker is None or not isinstance(chunk, int):
+    linker = reader.linker
+    sizes = [size for base in _list_base_policies(policy) for size in _list_sizes(base)]
+    if linker is None or not sizes:
         return
+    clocks = get_linked_axes(reader.store)
     for axis in reader.linked_fields:
-        excess = linker.measure_excess(axis)
-        longest = int(excess.argmax()) if len(excess) else 0
-        if len(excess) and int(excess[longest]) > chunk:
-            store = reader.store
-            base = store.base_numbers(np.array([longest], dtype=np.int64))
+        gaps = linker.measure_gaps(axis)
+        clock, other = clocks[reader.axis], clocks[axis]
+        rounding = math.ceil(2 * clock.rate / min(clock.rate, other.rate))
+        delay = math.ceil(abs(other.offset - clock.offset) * clock.rate)  # which the user says
+        is_apart, is_far = gaps > rounding + delay, gaps >= max(min(sizes), rounding + 1)
+        if is_far.any():
             raise ConfigError(
-                f"loader: linked axes must begin and end together, to within a chunk of {chunk} "
-                f"timesteps, but axis {axis!r} of sequence {get_base_keys(store, base)[0]!r} has "
-                f"{int(excess[longest])} timesteps' time beyond {reader.axis!r}. Plan on the axis "
-                f"that lasts longest, such as axis={axis!r}, or cut them alike"
+                f"loader: linked axes must begin and end together, to less than the {min(sizes)} "
+                f"timesteps of a window or chunk, but do not in {np.count_nonzero(is_far)} of "
+                f"{len(gaps)} sequences: {_describe_ends(reader, axis, int(gaps.argmax()))}. "
+                "Correct `rates`, or crop the recordings alike or leave them out (`where`)"
             )
+        if is_apart.any():
+            warnings.warn(
+                "loader: linked axes do not begin and end together in "
+                f"{np.count_nonzero(is_apart)} of {len(gaps)} sequences: "
+                f"{_describe_ends(reader, axis, int(gaps.argmax()))}. Windows and chunks there "
+                "have fewer timesteps of one (batch.lengths_of), or leave its rest out",
+                SeqDataWarning,
+                stacklevel=2,
+            )
+
+
+def _list_sizes(policy: Policy) -> list[int]:
+    """Return the timesteps of a chunk of lanes, or of the smallest window; else nothing."""
+    chunk, asked = getattr(policy, "chunk", None), as_policy(policy)
+    if asked.cuts_windows:
+        chunk = getattr(policy, "least_size", None)
+    return [chunk] if isinstance(chunk, int) else []
+
+
+def _describe_ends(reader: FieldReader, axis: str, number: int) -> str:
+    """Return the seconds of a linked axis and of the planned one in a sequence, with its id."""
+    store, clocks = reader.store, get_linked_axes(reader.store)
+    base = store.base_numbers(np.array([number], dtype=np.int64))
+    said = []
+    for name in (axis, reader.axis):
+        clock, starts = clocks[name], get_axis_starts(store, name)
+        first = 0 if starts is None else int(starts[number])
+        stop = first + int(store.lengths_of[name][number])
+        times = [float(clock.offset + each / clock.rate) for each in (first, stop)]
+        said.append(
+            f"axis {name!r} ({float(clock.rate):g} Hz) is from {times[0]:g} to {times[1]:g} s"
+        )
+    return f"in {get_base_keys(store, base)[0]!r} {' and '.join(said)}"
 
 
 def make_full_reader(store: Store, axis: str, transform: Any) -> FieldReader:

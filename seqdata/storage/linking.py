@@ -118,10 +118,10 @@ class AxisLinker:
             found[name] = own
         return found
 
-    def measure_excess(self, name: str) -> NDArray[np.int64]:
-        """Return what an axis has beyond the planned one at its longer end, int64 (sequences,).
+    def measure_gaps(self, name: str) -> NDArray[np.int64]:
+        """Return how far an axis begins or ends from the planned one, int64 (sequences,).
 
-        In timesteps of the planned axis.
+        In timesteps of the planned axis, at the end where it is more; 0 where that is empty.
         """
         target = self.targets[name]
         lengths = self.lengths.astype(np.int64)
@@ -129,8 +129,9 @@ class AxisLinker:
         bounds = np.stack([np.zeros_like(lengths), lengths], axis=1)
         absolute = bounds if self.starts is None else bounds + self.starts[:, None]
         own = target.locate(absolute, numbers)
-        excess = np.maximum(own[:, 0], target.lengths.astype(np.int64) - own[:, 1])
-        return np.where(lengths > 0, excess, 0) * target.link.down // target.link.up
+        theirs = np.maximum(np.abs(own[:, 0]), np.abs(target.lengths.astype(np.int64) - own[:, 1]))
+        gaps = theirs * target.link.down // target.link.up
+        return np.where(lengths > 0, gaps, 0)
 
 
 def split_clocks(

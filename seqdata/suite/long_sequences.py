@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from pathlib import Path
+from typing import Any, Literal, final, get_args
 
 import numpy as np
 
 from seqdata.arguments import check_arguments
-from seqdata.errors import ConfigError, check_count, must_be
+from seqdata.capabilities import get_base_keys
+from seqdata.detect import find_opener
+from seqdata.errors import ConfigError, SeqDataError, check_count, must_be
 from seqdata.fitting.field_chunk import Estimator
 from seqdata.fitting.labels import Labels
 from seqdata.fitting.scales import make_scale
+from seqdata.host import default_host
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.logical_types import Categories
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Store
+from seqdata.resolve import is_location
+from seqdata.runs.options import DataKind
 from seqdata.storage.fields import is_text, make_unknown_name_error
+from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.sources import as_names, check_split, list_parts
+from seqdata.suite.speech_checks import check_rates
 from seqdata.suite.write_once import WriteOnce
 
 _OWNER = "long sequences"
 _BATCH_SIZE = 64
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +43,28 @@ class SelectFields:
     """Keeps some fields of a store; a ``prepare`` of ``SequenceDataModule``.
 
     Args:
-        names: The fields, in this order.
+        names: The fields, in this order; empty: all.
         then: Function of the resulting store; None: no function.
+        labels: Field of labels; None: none.
+        source: Location of the data, which messages look into; None: it has none.
     """
 
     names: tuple[str, ...]
     then: WriteOnce | None = None
+    labels: str | None = None
+    source: str | os.PathLike[str] | None = None
 
     def __call__(self, store: Any) -> Any:
-        """Return the view of the fields, or what is made of it."""
+        """Return the view of the fields, or what is made of it.
+
+        Raises:
+            ConfigError: If recordings of audio have several sampling rates, or there are no such
+                labels.
+        """
+        if self.labels is not None and self.labels not in store.fields:
+            raise _make_labels_error(store, self.labels, self.source)
+        if _is_audio(store):
+            check_rates(_OWNER, store)
         if self.names:
             store = store.select(*self.names)
         return store if self.then is None else self.then(store)
@@ -60,15 +84,9 @@ class RecordingStatistics:
     scale: str | None
 
     def __call__(self, store: Store) -> dict[str, Estimator]:
-        """Return the estimator of each field of a store.
-
-        Raises:
-            ConfigError: If there are no such labels.
-        """
+        """Return the estimator of each field of a store."""
         found: dict[str, Estimator] = {}
         if self.labels is not None:
-            if self.labels not in store.fields:
-                raise make_unknown_name_error(_OWNER, "field", self.labels, store.fields)
             field = store.fields[self.labels]
             is_coded = isinstance(field.logical, Categories) or is_text(field)
             if is_coded or np.dtype(field.dtype).kind in "iub":
@@ -85,6 +103,9 @@ class RecordingStatistics:
 @final
 class LongSequenceDataModule(SequenceDataModule):
     """Windows of long recordings, or chunks with a carried state.
+
+    Fields of different rates must begin and end together, to less than a window or chunk: where
+    the duration by ``rates`` differs by more, an error names the recording, and by less, a warning.
 
     Args:
         source: A folder, file or glob that any installed backend opens (HDF5, Zarr, EDF, WAV, ...),
@@ -161,7 +182,7 @@ class LongSequenceDataModule(SequenceDataModule):
             train=source,
             group=group,
             rates=rates,
-            prepare=SelectFields(kept, write_once) if kept or write_once else None,
+            prepare=SelectFields(kept, write_once, labels, source if is_location(source) else None),
             split=parts,
             statistics=RecordingStatistics(labels, scale),
             batching=_make_policy(mode, lanes or _BATCH_SIZE, chunk, seconds, hop),
@@ -170,6 +191,73 @@ class LongSequenceDataModule(SequenceDataModule):
             num_workers=num_workers,
             remote=remote,
         )
+
+    def describe(self) -> str:
+        """Return what was opened, split and fitted, and what has no window, as lines of text.
+
+        Raises:
+            SeqDataError: If the data cannot be opened.
+        """
+        lines = []
+        for line in super().describe().split("\n"):
+            lines.append(line)
+            kind: Any = line.strip().partition(":")[0]
+            if kind in get_args(DataKind):
+                store, policy = self._sources.get_store(kind), self._options.batching
+                lines += [] if store is None else _describe_short(store, policy)
+        return "\n".join(lines)
+
+
+def _make_labels_error(store: Store, labels: str, source: Any) -> ConfigError:
+    """Return the error about labels that are no field, with the recordings that lack them."""
+    error = make_unknown_name_error(_OWNER, "field", labels, store.fields)
+    is_local = source is not None and not is_remote(source)
+    lacking = _find_lacking(store, labels, source) if is_local else []
+    if not lacking:
+        return error
+    some = ", ".join(map(repr, lacking[:_SHOWN])) + (", ..." if len(lacking) > _SHOWN else "")
+    return ConfigError(
+        f"{_OWNER}: `labels` must be in every recording, but {len(lacking)} of {len(store)} have "
+        f"no {labels!r} ({some}). Add it there, or leave these recordings out of the file"
+    )
+
+
+def _find_lacking(store: Store, name: str, source: Any) -> list[str]:
+    """Return the recordings of local files without an attribute, as far as a backend tells."""
+    path = Path(source)
+    root = path if path.is_dir() else path.parent
+    found: list[str] = []
+    with suppress(SeqDataError, OSError):
+        backend = find_opener(source, host=default_host())
+        for shard in store.shards if hasattr(backend, "find_lacking") else ():
+            found += backend.find_lacking(root / shard, name)
+    return found
+
+
+def _is_audio(store: Store) -> bool:
+    """Return whether a store has recordings of audio with the sampling rate of each."""
+    rate, audio = store.fields.get("rate"), store.fields.get("audio")
+    if rate is None or audio is None or audio.axis is None or rate.axis is not None:
+        return False
+    return not rate.shape and not is_text(rate) and np.dtype(rate.dtype).kind in "iu"
+
+
+def _describe_short(store: Store, policy: Any) -> list[str]:
+    """Return a line about sequences that are too short for a window or chunk, if there are any."""
+    planned = policy.in_timesteps(store) or policy
+    if planned.axis not in store.lengths_of:
+        return []
+    lengths = np.asarray(store.lengths_of[planned.axis])
+    least = planned.least_size if isinstance(planned, Windows) else 1
+    short = np.flatnonzero(lengths < least)
+    if not len(short):
+        return []
+    unit = f"a window of {least} timesteps" if least > 1 else "a timestep"
+    (first,) = get_base_keys(store, store.base_numbers(short[:1]))
+    return [
+        f"    without {unit}: {len(short)} of {len(lengths)} sequences (the first: {first!r}, "
+        f"{lengths[short[0]]} timesteps)"
+    ]
 
 
 def _check(

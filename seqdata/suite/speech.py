@@ -26,6 +26,7 @@ from seqdata.loading.transforms.declare import (
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.sources import check_split
+from seqdata.suite.speech_checks import CheckRecordings
 
 _OWNER = "speech"
 _BACKEND, _PACKAGE = "audio", "seqdata-audio"
@@ -132,33 +133,6 @@ class TextIds:
         return {**others, **{name: Ragged(each, longer) for name, each in named}}
 
 
-@dataclass(frozen=True)
-class HasColumn:
-    """Check, before a split, that recordings have the column to split by.
-
-    Args:
-        by: Name of the column.
-    """
-
-    by: str
-
-    def __call__(self, store: Any) -> Any:
-        """Return the store.
-
-        Raises:
-            ConfigError: If it has no such field.
-        """
-        if self.by not in store.fields:
-            others = [name for name in store.fields if name not in (_AUDIO, _RATE, _TEXT)]
-            found = f"has {', '.join(others)}" if others else "has no further columns"
-            raise ConfigError(
-                f"{_OWNER}: `split_by` must be a column of the transcript, but is {self.by!r}, and "
-                f"it {found}. Name the column of the speakers, or pass split_by=None, by which "
-                "one speaker may be in two parts"
-            )
-        return store
-
-
 @final
 class SpeechDataModule(SequenceDataModule):
     """Recordings with transcripts: features along ``time``, ids along ``text``.
@@ -174,6 +148,9 @@ class SpeechDataModule(SequenceDataModule):
     stands for unknown characters. With a tokenizer, the ids of the tokenizer are used, increased by
     1 for CTC. If the tokenizer has no begin, end or padding token, the missing tokens get ids after
     its last one.
+
+    A recording whose text is blank is dropped, as one without a row is; a warning and ``describe``
+    count them. With ``target="ctc"``, they also count recordings with more tokens than frames.
 
     Args:
         source: A folder, file or glob of recordings.
@@ -252,6 +229,7 @@ class SpeechDataModule(SequenceDataModule):
         parts = check_split(_OWNER, split)
         if split_by is not None:
             parts.setdefault("by", split_by)
+        by = parts.get("by")
         padding = None
         if self._special is not None:
             padding = Padded({_INPUTS: self._special.pad, _LABELS: IGNORED_ID})
@@ -265,7 +243,13 @@ class SpeechDataModule(SequenceDataModule):
             transform=_join(transform, augment, text),
             eval_transform=_join(transform, None, text),
             collator=padding,
-            prepare=HasColumn(parts["by"]) if isinstance(parts.get("by"), str) else None,
+            prepare=CheckRecordings(
+                rate,
+                by if isinstance(by, str) else None,
+                transform,
+                self._tokenizer,
+                self._special is None,
+            ),
             fields=(_AUDIO, _RATE, _TEXT),
             seed=seed,
             num_workers=num_workers,

@@ -383,17 +383,46 @@ def test_a_transform_that_changes_lengths_ends_the_link(store):
         Loader(store, Windows(seconds=2), transform=halve)
 
 
-def test_an_axis_that_lasts_longer_than_the_planned_one_is_named():
-    rows = make_rows([60])
-    rows[0]["acc"] = rows[0]["acc"][:3_000]
+@pytest.mark.parametrize(
+    "policy", [TBPTT(1, 1_000), Windows(1_000), Windows(seconds=10), TBPTT(1, seconds=10)]
+)
+@pytest.mark.parametrize(("field", "kept"), [("acc", 5_000), ("ecg", 25_000), ("temp", 200)])
+def test_an_axis_that_ends_a_window_or_chunk_from_the_planned_one_is_named(policy, field, kept):
+    rows = make_rows([60, 60])
+    rows[1][field] = rows[1][field][:kept]  # 50 seconds
     store = open_store(rows, rates=RATES)
-    with pytest.raises(
-        ConfigError,
-        match=r"axis 'ecg' of sequence 'r0' has 3000 timesteps' time beyond 'time'\. Plan on",
-    ):
-        Loader(store, TBPTT(1, 1_000))
-    loader = Loader(store, TBPTT(1, seconds=10, axis="ecg"))
-    assert [int(batch.lengths_of["time"][0]) for batch in loader] == [1_000] * 3 + [0] * 3
+    other, rate = ("ecg", 500) if field == "acc" else (field, RATES[field])
+    ends = (60, 50) if field == "acc" else (50, 60)
+    message = (
+        r"to less than the 1000 timesteps of a window or chunk, but do not in 1 of 2 sequences: "
+        rf"in 'r1' axis '{other}' \({rate} Hz\) is from 0 to {ends[0]} s and axis 'time' "
+        rf"\(100 Hz\) is from 0 to {ends[1]} s\. Correct `rates`, or crop"
+    )
+    with pytest.raises(ConfigError, match=message):
+        Loader(store, policy)
+
+
+@pytest.mark.parametrize("rate", [250, 1_000])
+def test_wrong_rates_are_refused_for_windows(rate):
+    store = open_store(make_rows([20, 20]), rates={**RATES, "ecg": rate})
+    with pytest.raises(ConfigError, match=r"do not in 2 of 2 sequences: in 'r0' axis 'ecg'"):
+        Loader(store, Windows(seconds=2))
+
+
+def test_an_axis_that_ends_less_than_a_window_earlier_is_warned_of():
+    rows = make_rows([60, 60])
+    rows[1]["ecg"] = rows[1]["ecg"][:-300]  # 0.6 s
+    store = open_store(rows, rates=RATES)
+    with pytest.warns(SeqDataWarning, match=r"in 1 of 2 sequences: in 'r1' axis 'ecg' .* 59\.4 s"):
+        loader = Loader(store, Windows(seconds=2, shuffle=False))
+    ecg = [int(n) for batch in loader for n in batch.lengths_of["ecg"][batch.weight > 0]]
+    assert ecg == [1_000] * 59 + [700]
+
+
+def test_axes_that_end_within_a_timestep_of_the_slower_one_are_not_warned_of():
+    rows = make_rows([60.2])  # 240.8 timesteps of temp
+    rows[0]["ecg"] = rows[0]["ecg"][:-5]  # a timestep of acc
+    Loader(open_store(rows, rates=RATES), Windows(seconds=2))
 
 
 def test_a_continuous_stream_has_no_shift_over_linked_axes(store):

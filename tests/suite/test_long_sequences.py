@@ -116,3 +116,32 @@ def test_fields_of_several_rates_have_the_same_seconds():
     batch = next(iter(data.train_dataloader()))
     assert batch["acc"].shape == (8, 200, 3)
     assert batch["ecg"].shape == (8, 1000)
+
+
+def test_recordings_without_a_window_are_counted():
+    rows = recordings()
+    for number, length in ((3, 0), (7, 19)):
+        rows[number]["signal"] = rows[number]["signal"][:length]
+    text = data_of(rows, split={"train": 1.0}).describe()
+    assert (
+        "\n    without a window of 20 timesteps: 2 of 12 sequences (the first: 'r3', 0 timesteps)\n"
+    ) in text
+    text = data_of(rows, split={"train": 1.0}, mode="tbptt", lanes=2).describe()
+    assert "\n    without a timestep: 1 of 12 sequences (the first: 'r3', 0 timesteps)\n" in text
+    assert "without" not in data_of().describe()
+
+
+def test_audio_of_several_rates_is_refused_before_training():
+    rows = [
+        {"id": f"{n}.wav", "audio": np.zeros(100, "float32"), "rate": 8000 if n == 3 else 16000}
+        for n in range(8)
+    ]
+    message = (
+        r"long sequences: all recordings must have one sampling rate, but they have 8000 Hz: 1 "
+        r"\(the first: '3\.wav'\), 16000 Hz: 7 \(the first: '0\.wav'\)\. Resample"
+    )
+    with pytest.raises(ConfigError, match=message):
+        data_of(rows).setup("fit")
+    for row in rows:
+        row["rate"] = 16000
+    data_of(rows, fields="audio").setup("fit")

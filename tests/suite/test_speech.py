@@ -352,6 +352,58 @@ def test_recordings_without_a_row_are_counted(speech):
         make((folder, table.iloc[1:])).setup("fit")
 
 
+@pytest.mark.parametrize("blank", [None, "", "  ", float("nan")])
+def test_recordings_with_a_blank_text_are_dropped_and_counted(speech, blank):
+    folder, table = speech
+    table = table.assign(text=[blank, *table["text"][1:-1], blank])
+    text = r"2 of 24 recordings have a blank text and are dropped \('00\.wav', '23\.wav'\)"
+    data = make((folder, table))
+    with pytest.warns(SeqDataWarning, match=text):
+        data.setup("fit")
+    read = seen(data.train_dataloader()) + seen(data.val_dataloader())
+    assert len(read) == 22
+    assert min(len(ids) for _, ids in read) > 0
+    assert "2 of 24 recordings have a blank text and are dropped" in data.describe()
+
+
+def test_texts_that_are_all_blank_are_refused(speech):
+    folder, table = speech
+    with pytest.raises(ConfigError, match=r"all of the 24 texts are blank \('00\.wav', .*, \.\.\."):
+        make((folder, table.assign(text=""))).setup("fit")
+
+
+@pytest.mark.parametrize("tokenizer", ["chars", "bytes"])
+def test_texts_with_more_tokens_than_frames_are_counted(speech, tokenizer):
+    folder, table = speech
+    table = table.assign(text=[*table["text"][:3], "x y " * 60, *table["text"][4:]])
+    data = make((folder, table), tokenizer=tokenizer)
+    text = (
+        r"1 of 24 recordings have more tokens than frames, .* is infinite \(the first: "
+        r"'03\.wav', 240 tokens, \d+ frames\)\. .*zero_infinity=True"
+    )
+    with pytest.warns(SeqDataWarning, match=text):
+        data.setup("fit")
+    assert "1 of 24 recordings have more tokens than frames" in data.describe()
+    make((folder, table), tokenizer=tokenizer, target="seq2seq").setup("fit")  # without a warning
+
+
+def test_files_of_several_rates_are_named_before_training(speech, tmp_path):
+    folder, table = speech
+    for path in folder.glob("*.wav"):
+        content = bytearray(path.read_bytes())
+        if path.name == "03.wav":
+            content[24:28] = (16_000).to_bytes(4, "little")
+        (tmp_path / path.name).write_bytes(content)
+    message = (
+        r"speech: all recordings must have the sampling rate 8000 Hz \(`rate`\), but they have "
+        r"8000 Hz: 23 \(the first: '00\.wav'\), 16000 Hz: 1 \(the first: '03\.wav'\)\. Resample"
+    )
+    with pytest.raises(ConfigError, match=message):
+        make((tmp_path, table)).setup("fit")
+    with pytest.raises(ConfigError, match=r"but they have 8000 Hz: 24 .*\. Pass rate=8000, or"):
+        make(speech, rate=16_000).setup("fit")
+
+
 def test_a_table_without_speakers_says_how_to_split(speech):
     folder, table = speech
     message = (

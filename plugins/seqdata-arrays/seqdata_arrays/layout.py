@@ -462,6 +462,14 @@ def _add_attributes(
             )
 
 
+def find_lacking(tree: Tree, options: ArrayOptions, name: str) -> list[str]:
+    """Return the ids of recordings without an attribute that others have; empty if none has it."""
+    ids = find_layout(tree, options).ids or ()
+    nodes = {path: node.attributes for path, node in tree.arrays.items()}
+    lacking = [each for each in ids if name not in tree.groups.get(each, nodes.get(each, {}))]
+    return [] if len(lacking) == len(ids) else lacking
+
+
 def _assign_axes(layout: Layout, options: ArrayOptions) -> Layout:
     """Return the layout with the axis of each field: equal lengths share one."""
     given = dict(options.axes or {})

@@ -20,9 +20,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqdata_arrays import HDF5
 
-from seqdata import TBPTT, Bucketed, Fixed, Loader, SequenceDataModule, Windows, open_store
+from seqdata import (
+    TBPTT,
+    Bucketed,
+    Fixed,
+    Loader,
+    LongSequenceDataModule,
+    SequenceDataModule,
+    Windows,
+    open_store,
+)
 from seqdata.cli.app import app
-from seqdata.errors import DataError, DecodeError, SeqDataError
+from seqdata.errors import ConfigError, DataError, DecodeError, SeqDataError
 from seqdata_testing.contract import StoreContract, sample_sequences
 from seqdata_testing.stores import check_pickling, check_processes, check_reads, check_store
 from seqdata_testing.waiting import patient
@@ -509,3 +518,24 @@ def test_arrays_of_several_rates_are_read_in_seconds(tmp_path, options):
                 found[number].append(batch[name][at, : lengths[at]].numpy())
         for number, pieces in found.items():
             assert np.array_equal(np.concatenate(pieces), rows[number][name])
+
+
+def test_labels_that_a_group_lacks_name_the_group(tmp_path):
+    with h5py.File(tmp_path / "rec.h5", "w") as file:
+        for number in range(8):
+            group = file.create_group(f"r{number}")
+            group["acc"] = np.zeros(100, "f4")
+            group.attrs["person"] = "p"
+            if number != 3:
+                group.attrs["label"] = "ab"[number % 2]
+
+    def set_up(source, labels):
+        options = {"chunk": 20, "split": {"train": 1.0}}
+        LongSequenceDataModule(source, labels=labels, **options).setup("fit")
+
+    message = r"`labels` must be in every recording, but 1 of 8 have no 'label' \('r3'\)\. Add it"
+    for source in (tmp_path / "rec.h5", tmp_path):
+        with pytest.raises(ConfigError, match=message):
+            set_up(source, "label")
+    with pytest.raises(ConfigError, match=r"long sequences: no field 'persn'; did you mean 'perso"):
+        set_up(tmp_path / "rec.h5", "persn")

@@ -146,14 +146,37 @@ def find_shards(
             files, found = _find_local(path, file_format, index, forget_gone=forget_gone)
             if file_format.is_nested and path_or_url != part:
                 files = _name_below(_find_fixed_folder(part), files)
-            for at, each in enumerate(files if probe and not path.is_dir() else (), len(shards)):
-                each.check_exists(DataLocation(dataset=where, shard=at, file=each.name))
+            if probe and not path.is_dir():
+                _check_there(files, len(shards), where, is_only=path_or_url == location)
             shards.extend(files)
             places.append(found)
     _refuse_repeated(shards, location, file_format)
     for shard in shards:  # before threads ask for it
         index.folder(shard)
     return FoundShards(shards, index, places)
+
+
+def _check_there(shards: Sequence[LocalShard], first: int, where: str, *, is_only: bool) -> None:
+    """Raise if one of some files is not there.
+
+    Args:
+        shards: The files.
+        first: Number of the first one.
+        where: The location, for errors.
+        is_only: Whether the location is the path of one file, which may be misspelt.
+
+    Raises:
+        MissingShardError: If so.
+    """
+    for at, each in enumerate(shards, first):
+        try:
+            each.check_exists(DataLocation(dataset=where, shard=at, file=each.name))
+        except MissingShardError as error:
+            if not is_only:
+                raise
+            raise DataLocation(dataset=where).make_error(
+                MissingShardError, "must be a file or a folder, but is not there. Check the path"
+            ) from error
 
 
 def _refuse_programs(parts: Sequence[str], file_format: IndexedFormat) -> None:

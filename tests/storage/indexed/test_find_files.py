@@ -172,6 +172,12 @@ def test_a_file_that_is_not_there_is_named_with_its_number(tmp_path):
         found(location, probe=True)
 
 
+def test_a_path_alone_that_is_not_there_may_be_misspelt(tmp_path):
+    text = r"nofile\.recs: must be a file or a folder, but is not there\. Check the path"
+    with pytest.raises(MissingShardError, match=text):
+        found(f"{tmp_path}/nofile.recs", probe=True)
+
+
 def test_a_folder_of_an_unfinished_write_is_refused(tmp_path):
     put(tmp_path, "a.recs", ".seqdata-tmp-x/b")
     with pytest.raises(IncompleteDatasetError, match=r"was not finished writing\. Repeat the same"):
