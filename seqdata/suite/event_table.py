@@ -16,6 +16,7 @@ from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.logical_values import EncodedValues
 from seqdata.storage.time_split import make_bounds, make_limit
 from seqdata.storage.views import SequenceStore
+from seqdata.suite.labels import check_labels, describe_float_labels, is_float
 from seqdata.suite.table_columns import list_groups, read_columns, take_static
 from seqdata.suite.time_grid import TimeColumn
 from seqdata.suite.write_once import prepare_store
@@ -24,6 +25,7 @@ _REMEDY = "A value that changes from event to event belongs in `categorical` or 
 TIME_DELTA = "time_delta"
 """Field of the time since the event before: float32, of seconds, or of the unit of integers."""
 TimeDelta = Literal["log1p"] | None
+_Used = tuple[Any, NDArray[np.int64], NDArray[np.int64]]
 _PER_SECOND = {"D": 1 / 86_400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -40,6 +42,7 @@ class EventTable:
         time_delta: ``log1p``: the field ``time_delta`` is the logarithm of 1 plus the seconds
             since the event before, 0 of the first one; None: there is none.
         cutoff: Date, or integer, from which on events are dropped; None: none are.
+        label: Field of ``static`` that must have a value in every sequence; None: there is none.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -52,6 +55,7 @@ class EventTable:
     last: int | None = None
     time_delta: TimeDelta = "log1p"
     cutoff: str | int | None = None
+    label: str | None = None
 
     def __post_init__(self) -> None:
         if self.time_delta not in ("log1p", None):
@@ -63,7 +67,8 @@ class EventTable:
 
         Raises:
             ConfigError: If a field does not exist, or holds what it cannot hold.
-            DataError: If a static field changes within a sequence, or no event is left.
+            DataError: If a static field changes within a sequence, a label is missing, a number is
+                infinite, or no event is left.
         """
         names = (*self.categorical, *self.numeric, *self.static)
         names = names if self.time is None else (self.time, *names)
@@ -89,6 +94,7 @@ class _Preparation:
         self._table, self._names, self._vocabularies = table, names, vocabularies
         self._counted: Counter[str] = Counter()
         self._missing: Counter[str] = Counter()
+        self._has_float_labels = False
 
     def iter_rows(self, store: SequenceStore, *, is_part: bool) -> Iterator[dict[str, Any]]:
         """Yield prepared sequences; see ``Preparation``."""
@@ -118,6 +124,11 @@ class _Preparation:
             for name in table.static
         }
         used |= {name: (statics[name], kept, kept + 1) for name in table.static}
+        if table.label is not None:
+            labels = used.pop(table.label)[0]
+            check_labels("events", table.label, labels, ids, kept)
+            self._has_float_labels = is_float(labels)
+        _check_finite(used, ids, kept)
         self._missing.update(_count_missing(used))
         statics |= _read_groups(store, {*table.categorical, *statics})
         yield from _iter_rows(kept, ids, starts, stops, ragged, statics)
@@ -143,6 +154,8 @@ class _Preparation:
             for name, count in self._missing.items()
             if count
         ]
+        if self._has_float_labels:
+            notes.append(describe_float_labels(str(table.label)))
         return notes, []
 
     def _choose(
@@ -224,9 +237,33 @@ def _read_statics(store: SequenceStore, names: Sequence[str]) -> dict[str, Any]:
     return read_columns(store, names, np.zeros(len(store), np.int64), next(iter(store.lengths_of)))
 
 
-def _count_missing(
-    used: Mapping[str, tuple[Any, NDArray[np.int64], NDArray[np.int64]]],
-) -> dict[str, int]:
+def _check_finite(used: Mapping[str, _Used], ids: list[str], kept: NDArray[np.int64]) -> None:
+    """Raise if a number that is used is infinite.
+
+    Args:
+        used: Column -> its values, and the first one and the last, without it, of each range.
+        ids: Ids of all sequences.
+        kept: Sequences that have an event, int64 (n,): those of ranges that are not of all.
+
+    Raises:
+        DataError: If so; it names the column and the sequence.
+    """
+    for name, (values, starts, stops) in used.items():
+        if not is_float(values) or not len(stops):
+            continue
+        bad = np.flatnonzero(np.isinf(values))
+        ranges = np.minimum(np.searchsorted(stops, bad, side="right"), len(stops) - 1)
+        is_used = (starts[ranges] <= bad) & (bad < stops[ranges])
+        if is_used.any():
+            at = int(ranges[is_used][0])
+            owner = at if len(stops) == len(ids) else int(kept[at])
+            raise DataError(
+                f"events: values of {name!r} must be finite, but {ids[owner]!r} has "
+                f"{values[bad[is_used][0]]}. Repair it, or make it a missing value (NaN)"
+            )
+
+
+def _count_missing(used: Mapping[str, _Used]) -> dict[str, int]:
     """Return the number of values that each column of floats lacks in the events that are used.
 
     Args:
@@ -234,7 +271,7 @@ def _count_missing(
     """
     counts: dict[str, int] = {}
     for name, (values, starts, stops) in used.items():
-        if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+        if not is_float(values):
             continue
         before = np.concatenate([[0], np.cumsum(np.isnan(values))])
         counts[name] = int((before[stops] - before[starts]).sum())

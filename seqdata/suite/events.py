@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -20,9 +20,11 @@ from seqdata.policies.weighted import Weighted, balanced
 from seqdata.protocols import Store
 from seqdata.storage.fields import is_text
 from seqdata.suite.event_table import EventTable, TimeDelta
+from seqdata.suite.labels import omit_label
 from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
 
 _OWNER = "events"
+_INPUTS = ("categorical", "numeric", "static")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class EventStatistics:
         categorical: Fields of tokens, which become ids: 0 is padding, 1 an unknown token.
         numeric: Fields of numbers, which are standardized.
         static: Fields per sequence: strings become class indices, -1 for unknown ones.
-        label: Field of the label, whose strings or integers become class indices.
+        label: Field of the label, whose strings or integers become class indices; floats stay as
+            they are.
         min_count: Least number of occurrences of a token with an id of its own.
     """
 
@@ -51,6 +54,8 @@ class EventStatistics:
         found.update(dict.fromkeys(self.numeric, MeanStd(nan="impute")))
         for name in self.static:
             field = store.fields[name]
+            if name == self.label:
+                continue
             if is_text(field):
                 found[name] = Labels(unknown=-1)
             elif np.dtype(field.dtype).kind in "fiu":
@@ -84,7 +89,10 @@ class EventDataModule(SequenceDataModule):
         last: Number of most recent events of a sequence to keep; None: all.
         time_delta: ``log1p``: the logarithm of 1 plus the seconds since the event before is the
             field ``time_delta``; None: there is none.
-        label: Column with one value per id. Strings and integers become classes.
+        label: Column with one value per id. Strings, integers and booleans become classes, which
+            ``sizes["classes"]`` counts; floats, also whole ones, are numbers to predict, float32
+            as they are. A missing label is an error: drop the rows of its id, and convert 0.0 and
+            1.0, which pandas makes of integers with gaps, to integers again.
         next_event: Categorical column whose next value is ``batch["targets"]``; None: none.
         balance: Column with one value per id, such as the label, whose values are drawn equally
             often in training; None: each sequence once.
@@ -146,12 +154,13 @@ class EventDataModule(SequenceDataModule):
         if next_event is not None and next_event not in self.categorical:
             needed = f"one of {', '.join(self.categorical)}, the categorical columns"
             raise ConfigError(must_be(f"{_OWNER}: `next_event`", needed, repr(next_event)))
+        _check_label(label, {name: getattr(self, name) for name in _INPUTS})
         per_sequence = [*self.static, *([] if label is None else [label])]
         per_sequence += [name for name in (balance, split_by) if name not in (None, "id", id)]
         delta = None if time is None else time_delta
         table = EventTable(
             time, self.categorical, self.numeric, tuple(dict.fromkeys(per_sequence)), last, delta,
-            cutoff,
+            cutoff, label,
         )  # fmt: skip
         batching = TokenBudget(max_tokens)
         is_table = is_grouped(source)
@@ -172,6 +181,29 @@ class EventDataModule(SequenceDataModule):
             seed=seed,
             num_workers=num_workers,
         )
+
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Sizes that a model needs, as of ``SequenceDataModule``; a label is no feature.
+
+        Raises:
+            SeqDataError: If the data cannot be opened.
+        """
+        return omit_label(super().sizes, self.label)
+
+
+def _check_label(label: str | None, inputs: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise if a label is an input, too.
+
+    Raises:
+        ConfigError: If so.
+    """
+    for argument, names in inputs.items():
+        if label in names:
+            raise ConfigError(
+                f"{_OWNER}: `label` must not be an input, but {label!r} is in `{argument}`, too. "
+                "Leave it out there: the batch has the label anyway"
+            )
 
 
 def _make_split(split: dict[str, Any], time: str | None, split_by: str, id: str) -> dict[str, Any]:
