@@ -80,15 +80,16 @@ class EventDataModule(SequenceDataModule):
         source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, their
             URL, or a store with a sequence per id.
         id: Column that identifies the sequence, such as the user, patient or machine.
-        time: Column of times, as dates or integers. None: rows must be in order, and all rows of an
-            id must be contiguous.
+        time: Column of times, as dates or integers, which have no unit. None: rows must be in
+            order, and all rows of an id must be contiguous.
         categorical: Columns of strings or integers, such as kinds of events. The ids of their
             values are fitted on the training data.
         numeric: Columns of numbers, standardized with statistics of the training data.
         static: Columns with one value per id.
         last: Number of most recent events of a sequence to keep; None: all.
         time_delta: ``log1p``: the logarithm of 1 plus the seconds since the event before is the
-            field ``time_delta``; None: there is none.
+            field ``time_delta``; None: there is none. Integer times are taken as they are: in place
+            of seconds it has their own unit, such as milliseconds. Convert them to dates before.
         label: Column with one value per id. Strings, integers and booleans become classes, which
             ``sizes["classes"]`` counts; floats, also whole ones, are numbers to predict, float32
             as they are. A missing label is an error: drop the rows of its id, and convert 0.0 and

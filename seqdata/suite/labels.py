@@ -10,12 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DataError
-from seqdata.suite.table_columns import read_columns
-
-
-def is_float(values: Any) -> bool:
-    """Return whether values are an array of floats, which may hold NaN or an infinity."""
-    return isinstance(values, np.ndarray) and values.dtype.kind == "f"
+from seqdata.suite.table_columns import is_float, read_columns
 
 
 def check_labels(

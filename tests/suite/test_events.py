@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from seqdata import ConfigError, DataError, EventDataModule
-from seqdata.errors import SeqDataError
+from seqdata.errors import SeqDataError, SeqDataWarning
 from tests.suite.samples import library_tokens
 
 
@@ -156,7 +156,7 @@ def test_a_missing_label_is_an_error_that_names_the_sequence(value, found):
 def test_a_missing_label_of_another_type_is_an_error_too(dtype):
     table = visits()
     table["churned"] = table["churned"].astype(int).astype(dtype).where(table["user"] != "u3", None)
-    with pytest.raises(SeqDataError, match="'churned'.* must not hold missing values"):
+    with pytest.raises(SeqDataError, match=r"'churned'.* must not hold missing values"):
         data_of(table, label="churned").setup("fit")
 
 
@@ -195,9 +195,29 @@ def test_an_infinite_number_of_any_part_is_an_error(name):
     with pytest.raises(DataError, match=message):  # some sequences have no event then
         data_of(table, **columns, cutoff="2024-01-03").setup("fit")
     before = table["time"] < "2024-01-04"
-    table.loc[(table["user"] == user) & before, "amount"] = 0.0
-    if name == "amount":  # an event that is dropped
+    table["amount"] = np.where(before, 0.0, np.inf)
+    if name == "amount":  # events that are dropped
         data_of(table, **columns, cutoff="2024-01-04").setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("per_second", "unit"), [(10**3, "milliseconds"), (10**6, "microseconds"), (10**9, "nanos")]
+)
+def test_integers_that_look_like_times_since_1970_have_no_unit_and_warn(per_second, unit):
+    table = visits()
+    seconds = table["time"].astype("datetime64[s]").astype("int64")
+    table["time"] = seconds * per_second
+    with pytest.warns(SeqDataWarning, match=f"integers of 'time' look like {unit}.* since 1970"):
+        described = data_of(table).describe()
+    assert "'time' holds integers: time_delta is log(1 + difference), in their unit" in described
+    assert f"look like {unit}" in described
+    table["time"] = seconds
+    described = data_of(table).describe()
+    assert "'time' holds integers" in described
+    assert "look like" not in described
+    table["time"] *= per_second
+    assert "holds integers" not in data_of(table, time_delta=None).describe()
+    assert "holds integers" not in data_of().describe()
 
 
 def test_a_column_keeps_its_values_together_and_time_cuts_sequences():

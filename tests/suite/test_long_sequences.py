@@ -56,7 +56,7 @@ def test_a_recording_without_its_label_is_an_error(read, tmp_path, monkeypatch):
     rows[3]["age"] = np.nan
     write_store(tmp_path / "store", rows, overwrite=True)
     data = data_of(tmp_path / "store", labels="age", read=read)
-    with pytest.raises(DataError, match="label 'age' must have a value .* but 'r3' has none"):
+    with pytest.raises(DataError, match=r"label 'age' must have a value .* but 'r3' has none"):
         data.setup("fit")
 
 
