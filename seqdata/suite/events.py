@@ -98,7 +98,8 @@ class EventDataModule(SequenceDataModule):
         balance: Column with one value per id, such as the label, whose values are drawn equally
             often in training; None: each sequence once.
         split: Fractions of the sequences by ``split_by``, or ranges of time such as
-            ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences.
+            ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences. Fractions are
+            about those asked for, with ``"exact": True`` exact.
         split_by: ``"id"``, or a static column whose values stay together.
         cutoff: Date (or integer) from which on events are dropped, so that later events cannot
             reveal the label; None: keep all events.

@@ -100,8 +100,8 @@ class ForecastDataModule(SequenceDataModule):
             every timestep pass ``stride=1``, or parts that are multiples of ``horizon``.
         split: Parts of the time: ranges, ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, or
             fractions of each series. With ``"by"`` fractions of the values of that column, such
-            as whole series by their id. Windows of a later part read up to ``context`` timesteps
-            before it, never as their future.
+            as whole series by their id, with ``"exact": True`` exact ones. Windows of a later part
+            read up to ``context`` timesteps before it, never as their future.
         scale: Scale of the targets, fitted on the training part: ``standard``, ``robust`` (median
             and interquartile range), ``log1p`` (nothing is fitted) or None. Other numbers are
             standardized, unless it is None.

@@ -102,7 +102,8 @@ class LongSequenceDataModule(SequenceDataModule):
             by the training part; floats stay numbers, float32 as they are, and are no features. A
             recording without its label, a NaN, is an error; a NaN of a timestep stays; None: none.
         group: Column whose equal values make a recording, of a table; rows are in its order.
-        split: Fractions of the recordings, or ranges of timesteps or dates with ``"along"``.
+        split: Fractions of the recordings, with ``"exact": True`` exact ones, or ranges of
+            timesteps or dates with ``"along"``.
         split_by: Field with one value per recording whose values stay together, such as the
             subject; None: the id.
         scale: ``standard``, ``robust`` or ``log1p`` of all signals, fitted on the training part;
