@@ -32,7 +32,7 @@ from seqdata.resolve import (
     takes_lengths,
 )
 from seqdata.runs.options import DataKind, DataOptions, choose_eval_policy
-from seqdata.runs.source import OpenedSource, open_source, split_source
+from seqdata.runs.source import OpenedSource, describe_shares, open_source, split_source
 from seqdata.sharing import World
 from seqdata.storage.views import View
 
@@ -90,6 +90,8 @@ class DataSources:
         self._given_description: Description | None = None
         self._parts: dict[DataKind, dict[str | None, Store]] = {}
         self._notes: dict[DataKind, tuple[str, ...]] = {}
+        self._split_notes: list[str] = []
+        self._is_split_logged = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process: without engines, which have threads."""
@@ -122,6 +124,11 @@ class DataSources:
     def notes(self) -> dict[DataKind, tuple[str, ...]]:
         """Kind -> notes on the opening of its data."""
         return dict(self._notes)
+
+    @property
+    def split_notes(self) -> list[str]:
+        """What was noticed when the source was split."""
+        return list(self._split_notes)
 
     @property
     def prepared_kinds(self) -> list[DataKind]:
@@ -236,6 +243,10 @@ class DataSources:
             on_plan_ready=default_host().plan_ready,
         )
         self._check_vocabularies(kind)
+        if not self._is_split_logged and context.world.rank == 0:
+            for note in self._split_notes:
+                LOG.warning("datamodule: %s", note)
+            self._is_split_logged = True
         return [
             make_engine(
                 store, self._resolve_policy(kind, context, name),
@@ -406,6 +417,9 @@ class DataSources:
             split_sources = {
                 name: split_source(self._options, store) for name, store in sources.items()
             }
+            for name, store in sources.items():
+                for note in describe_shares(self._options, store, split_sources[name]):
+                    self._split_notes.append(note if name is None else f"{name}: {note}")
             for kind in self._options.split_parts:
                 self._parts[kind] = {name: parts[kind] for name, parts in split_sources.items()}
         return self._parts

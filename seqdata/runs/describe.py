@@ -141,5 +141,7 @@ def _iter_lines(options: DataOptions, sources: DataSources) -> Iterator[str]:
         yield f"  {note}"
     if options.split is not None:
         yield f"  split: {dict(options.split)}"
+    for note in sources.split_notes:
+        yield f"  {note}"
     if isinstance(options.statistics, Statistics):
         yield f"  fitted on train: {options.statistics!r}"

@@ -29,6 +29,7 @@ LENGTH = "length"
 """Name of the timesteps of a sequence in ``where``, if no field has it."""
 OPENED_WITH = ("backend", "remote", "group", "order", "missing", "id")
 """Arguments with which locations are opened, those of ``open_store`` of the same names."""
+_FAR = 0.05  # difference of a part's share from its fraction from which on it is said
 _CHUNK = 1 << 16  # sequences that are compared at a time
 
 
@@ -121,6 +122,41 @@ def split_source(options: DataOptions, store: Store) -> Mapping[DataKind, Any]:
     parts = {str(kind): options.split_parts[kind] for kind in options.split_parts}
     found: Any = split(store, parts, **options.split_options)
     return dict(found)
+
+
+def describe_shares(options: DataOptions, store: Store, parts: Mapping[DataKind, Any]) -> list[str]:
+    """Return a note if parts are far from their fractions, and exact ones are nearer.
+
+    Args:
+        options: Arguments of a DataModule.
+        store: The source that is split.
+        parts: Its parts.
+    """
+    fractions, given = options.split_parts, options.split_options
+    if any(isinstance(each, str) for each in fractions.values()) or given.get("along") is not None:
+        return []
+    if given.get("exact") or given.get("stratify") is not None:
+        return []
+    far = _find_farthest(fractions, parts)
+    if far <= _FAR:
+        return []
+    try:
+        exact: Any = split(store, dict(fractions), **{**given, "exact": True})
+    except ConfigError:  # a part is empty then
+        return []
+    if _find_farthest(fractions, exact) >= far:
+        return []
+    found = ", ".join(f"{kind} {len(parts[kind]):,}" for kind in fractions)
+    return [
+        f"parts are {found} of {len(store):,} sequences, farther from {dict(fractions)} than they "
+        "need to be: each is chosen by a hash. Write 'exact': True in `split` for exact fractions"
+    ]
+
+
+def _find_farthest(fractions: Mapping[DataKind, Any], parts: Mapping[Any, Any]) -> float:
+    """Return by how much the share of a part differs from its fraction at most."""
+    total = sum(len(parts[kind]) for kind in fractions)
+    return max(abs(len(parts[kind]) / total - share) for kind, share in fractions.items())
 
 
 def select_where(

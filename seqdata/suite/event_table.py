@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,21 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DataError, must_be
+from seqdata.errors import ConfigError, DataError, SeqDataWarning, must_be
 from seqdata.logical_types import Categories, Timestamp
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.logical_values import EncodedValues
 from seqdata.storage.time_split import make_bounds, make_limit
 from seqdata.storage.views import SequenceStore
-from seqdata.suite.table_columns import list_groups, read_columns, take_static
+from seqdata.suite.labels import check_labels, describe_float_labels
+from seqdata.suite.table_columns import (
+    check_static_numbers,
+    is_float,
+    list_groups,
+    make_infinite_error,
+    read_columns,
+    take_static,
+)
 from seqdata.suite.time_grid import TimeColumn
 from seqdata.suite.write_once import prepare_store
 
@@ -24,6 +33,12 @@ _REMEDY = "A value that changes from event to event belongs in `categorical` or 
 TIME_DELTA = "time_delta"
 """Field of the time since the event before: float32, of seconds, or of the unit of integers."""
 TimeDelta = Literal["log1p"] | None
+_Used = tuple[Any, NDArray[np.int64], NDArray[np.int64]]
+_LOOKS_LIKE = "look like"
+_SINCE_1970 = {
+    10**17: ("ns", "nanoseconds"), 10**14: ("us", "microseconds"), 10**11: ("ms", "milliseconds"),
+}  # fmt: skip
+"""Least number of dates after 1973 -> their unit and its name, from the largest one on."""
 _PER_SECOND = {"D": 1 / 86_400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -38,8 +53,10 @@ class EventTable:
         static: Fields with one value per sequence, such as the label.
         last: Number of last events that are kept; None: all.
         time_delta: ``log1p``: the field ``time_delta`` is the logarithm of 1 plus the seconds
-            since the event before, 0 of the first one; None: there is none.
+            since the event before, 0 of the first one, of integers in their own unit; None: there
+            is none.
         cutoff: Date, or integer; events at it or later are dropped. None: all are kept.
+        label: Field of ``static`` that must have a value in every sequence; None: there is none.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -52,6 +69,7 @@ class EventTable:
     last: int | None = None
     time_delta: TimeDelta = "log1p"
     cutoff: str | int | None = None
+    label: str | None = None
 
     def __post_init__(self) -> None:
         if self.time_delta not in ("log1p", None):
@@ -63,7 +81,8 @@ class EventTable:
 
         Raises:
             ConfigError: If a field does not exist, or its type is not supported.
-            DataError: If a static field changes within a sequence, or no event is left.
+            DataError: If a static field changes within a sequence, a label is missing, a number is
+                infinite, or no event is left.
         """
         names = (*self.categorical, *self.numeric, *self.static)
         names = names if self.time is None else (self.time, *names)
@@ -71,7 +90,11 @@ class EventTable:
             if name not in store.fields:
                 raise make_unknown_name_error("events", "column", name, store.fields)
         preparation = _Preparation(self, names, _find_vocabularies(store, self.categorical))
-        return prepare_store(store, names, repr(self), lambda _: preparation)
+        prepared, notes = prepare_store(store, names, repr(self), lambda _: preparation)
+        for note in notes:
+            if _LOOKS_LIKE in note:
+                warnings.warn(note, SeqDataWarning, stacklevel=2)
+        return prepared, notes
 
 
 class _Preparation:
@@ -89,6 +112,8 @@ class _Preparation:
         self._table, self._names, self._vocabularies = table, names, vocabularies
         self._counted: Counter[str] = Counter()
         self._missing: Counter[str] = Counter()
+        self._has_float_labels = False
+        self._first_integer: int | None = None  # of times without a unit
 
     def iter_rows(self, store: SequenceStore, *, is_part: bool) -> Iterator[dict[str, Any]]:
         """Yield prepared sequences; see ``Preparation``."""
@@ -109,15 +134,25 @@ class _Preparation:
         }
         ragged |= {name: _make_numbers(store, name, columns[name]) for name in table.numeric}
         used = {name: (ragged[name], starts, stops) for name in table.numeric}
+        _check_finite(used, ids)
         if times is not None:
             ragged[times.name] = times.encode(times.values)
             if table.time_delta is not None:
                 ragged[TIME_DELTA] = _make_deltas(times, lengths)
+                if times.logical is None and len(times.values):
+                    least = int(times.values.min())
+                    known = least if self._first_integer is None else self._first_integer
+                    self._first_integer = min(least, known)
         statics = {
             name: take_static(store, name, columns[name], lengths, "events", _REMEDY)
             for name in table.static
         }
         used |= {name: (statics[name], kept, kept + 1) for name in table.static}
+        if table.label is not None:
+            labels = used.pop(table.label)[0]
+            check_labels("events", table.label, labels, ids, kept)
+            self._has_float_labels = is_float(labels)
+        check_static_numbers("events", statics, ids, kept)
         self._missing.update(_count_missing(used))
         statics |= _read_groups(store, {*table.categorical, *statics})
         yield from _iter_rows(kept, ids, starts, stops, ragged, statics)
@@ -143,6 +178,10 @@ class _Preparation:
             for name, count in self._missing.items()
             if count
         ]
+        if self._first_integer is not None:
+            notes += _describe_integers(str(table.time), self._first_integer)
+        if self._has_float_labels:
+            notes.append(describe_float_labels(str(table.label)))
         return notes, []
 
     def _choose(
@@ -224,9 +263,26 @@ def _read_statics(store: SequenceStore, names: Sequence[str]) -> dict[str, Any]:
     return read_columns(store, names, np.zeros(len(store), np.int64), next(iter(store.lengths_of)))
 
 
-def _count_missing(
-    used: Mapping[str, tuple[Any, NDArray[np.int64], NDArray[np.int64]]],
-) -> dict[str, int]:
+def _check_finite(numbers: Mapping[str, _Used], ids: list[str]) -> None:
+    """Raise if a number of an event that is used is infinite.
+
+    Args:
+        numbers: Column -> its values, and the first one and the last, without it, of each sequence.
+        ids: Ids of the sequences.
+
+    Raises:
+        DataError: If so; it names the column and the sequence.
+    """
+    for name, (values, starts, stops) in numbers.items():
+        bad = np.flatnonzero(np.isinf(values))
+        owners = np.minimum(np.searchsorted(stops, bad, side="right"), len(stops) - 1)
+        is_used = (starts[owners] <= bad) & (bad < stops[owners])
+        if is_used.any():
+            at, owner = int(bad[is_used][0]), ids[int(owners[is_used][0])]
+            raise make_infinite_error("events", name, values[at], owner)
+
+
+def _count_missing(used: Mapping[str, _Used]) -> dict[str, int]:
     """Return the number of values that each column of floats lacks in the events that are used.
 
     Args:
@@ -234,11 +290,30 @@ def _count_missing(
     """
     counts: dict[str, int] = {}
     for name, (values, starts, stops) in used.items():
-        if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+        if not is_float(values):
             continue
         before = np.concatenate([[0], np.cumsum(np.isnan(values))])
         counts[name] = int((before[stops] - before[starts]).sum())
     return counts
+
+
+def _describe_integers(name: str, first: int) -> list[str]:
+    """Return notes on times that are integers, and so have no unit.
+
+    Args:
+        name: Name of the field.
+        first: The least of them.
+    """
+    notes = [f"{name!r} holds integers: {TIME_DELTA} is log(1 + difference), in their unit"]
+    for least, (unit, unit_name) in _SINCE_1970.items():
+        if first >= least:
+            notes.append(
+                f"events: integers of {name!r} {_LOOKS_LIKE} {unit_name} since 1970, so that "
+                f"{TIME_DELTA} is log(1 + {unit_name}). For seconds, pass dates: "
+                f"pandas.to_datetime(table[{name!r}], unit={unit!r})"
+            )
+            break
+    return notes
 
 
 def _make_deltas(times: TimeColumn, lengths: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -21,9 +21,11 @@ from seqdata.protocols import Store
 from seqdata.storage.fields import is_text
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.event_table import EventTable, TimeDelta
+from seqdata.suite.labels import omit_label
 from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
 
 _OWNER = "events"
+_INPUTS = ("categorical", "numeric", "static")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class EventStatistics:
         categorical: Fields of tokens, which become ids: 0 is padding, 1 an unknown token.
         numeric: Fields of numbers, which are standardized.
         static: Fields per sequence: strings become class indices, -1 for unknown ones.
-        label: Field of the label, whose strings or integers become class indices.
+        label: Field of the label, whose strings or integers become class indices; floats stay as
+            they are.
         min_count: Least number of occurrences of a token with an id of its own.
     """
 
@@ -52,6 +55,8 @@ class EventStatistics:
         found.update(dict.fromkeys(self.numeric, MeanStd(nan="impute")))
         for name in self.static:
             field = store.fields[name]
+            if name == self.label:
+                continue
             if is_text(field):
                 found[name] = Labels(unknown=-1)
             elif np.dtype(field.dtype).kind in "fiu":
@@ -76,21 +81,26 @@ class EventDataModule(SequenceDataModule):
         source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, their
             URL, or a store with a sequence per id.
         id: Column that identifies the sequence, such as the user, patient or machine.
-        time: Column of times, as dates or integers. None: rows must be in order, and all rows of an
-            id must be contiguous.
+        time: Column of times, as dates or integers, which have no unit. None: rows must be in
+            order, and all rows of an id must be contiguous.
         categorical: Columns of strings or integers, such as kinds of events. The ids of their
             values are fitted on the training data.
         numeric: Columns of numbers, standardized with statistics of the training data.
         static: Columns with one value per id.
         last: Number of most recent events of a sequence to keep; None: all.
         time_delta: ``log1p``: the logarithm of 1 plus the seconds since the event before is the
-            field ``time_delta``; None: there is none.
-        label: Column with one value per id. Strings and integers become classes.
-        next_event: Categorical column whose next value is ``batch["targets"]``; None: no targets.
+            field ``time_delta``; None: there is none. Integer times are taken as they are: in place
+            of seconds it has their own unit, such as milliseconds. Convert them to dates before.
+        label: Column with one value per id. Strings, integers and booleans become classes, which
+            ``sizes["classes"]`` counts; floats, also whole ones, are numbers to predict, float32
+            as they are. A missing label is an error: drop the rows of its id, and convert 0.0 and
+            1.0, which pandas makes of integers with gaps, to integers again.
+        next_event: Categorical column whose next value is ``batch["targets"]``; None: none.
         balance: Column with one value per id, such as the label, whose values are drawn equally
             often in training; None: each sequence once.
         split: Fractions of the sequences by ``split_by``, or ranges of time such as
-            ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences.
+            ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences. Fractions are
+            about those asked for, with ``"exact": True`` exact.
         split_by: ``"id"``, or a static column whose values stay together.
         cutoff: Date (or integer); events at it or later are dropped, so that they cannot reveal the
             label. None: all are kept.
@@ -149,11 +159,12 @@ class EventDataModule(SequenceDataModule):
         if next_event is not None and next_event not in self.categorical:
             needed = f"one of {', '.join(self.categorical)}, the categorical columns"
             raise ConfigError(must_be(f"{_OWNER}: `next_event`", needed, repr(next_event)))
+        _check_label(label, {name: getattr(self, name) for name in _INPUTS})
         per_sequence = [*self.static, *([] if label is None else [label])]
         per_sequence += [name for name in (balance, split_by) if name not in (None, "id", id)]
         table = EventTable(
             time, self.categorical, self.numeric, tuple(dict.fromkeys(per_sequence)), last,
-            None if time is None else time_delta, cutoff,
+            None if time is None else time_delta, cutoff, label,
         )  # fmt: skip
         batching, is_table = TokenBudget(max_tokens), is_grouped(source, remote)
         super().__init__(
@@ -174,6 +185,29 @@ class EventDataModule(SequenceDataModule):
             num_workers=num_workers,
             remote=remote,
         )
+
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Sizes that a model needs, as of ``SequenceDataModule``; a label is no feature.
+
+        Raises:
+            SeqDataError: If the data cannot be opened.
+        """
+        return omit_label(super().sizes, self.label)
+
+
+def _check_label(label: str | None, inputs: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise if a label is an input, too.
+
+    Raises:
+        ConfigError: If so.
+    """
+    for argument, names in inputs.items():
+        if label in names:
+            raise ConfigError(
+                f"{_OWNER}: `label` must not be an input, but {label!r} is in `{argument}`, too. "
+                "Leave it out there: the batch has the label anyway"
+            )
 
 
 def _make_split(split: dict[str, Any], time: str | None, split_by: str, id: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -22,6 +22,7 @@ from seqdata.protocols import Store
 from seqdata.storage.fields import is_text
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.forecast_table import OBSERVED, ForecastTable, Gaps, MissingTargets
+from seqdata.suite.omissions import count_omissions
 from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
 
 _OWNER = "forecast"
@@ -95,11 +96,13 @@ class ForecastDataModule(SequenceDataModule):
         train_windows: ``random``: one window at a random start in each stride, another one in every
             epoch; ``all``: the windows at every stride.
         anchor: Whether windows for evaluation are aligned to the ``end`` or the ``start`` of each
-            series.
+            series. Where a part is no multiple of ``horizon``, its first timesteps have no
+            forecast, or with ``start`` its last ones; ``describe`` counts them. For a forecast of
+            every timestep pass ``stride=1``, or parts that are multiples of ``horizon``.
         split: Parts of the time: ranges, ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, or
             fractions of each series. With ``"by"`` fractions of the values of that column, such
-            as whole series by their id. Windows of a later part read up to ``context`` timesteps
-            before it, never as their future.
+            as whole series by their id, with ``"exact": True`` exact ones. Windows of a later part
+            read up to ``context`` timesteps before it, never as their future.
         scale: Scale of the targets, fitted on the training part: ``standard``, ``robust`` (median
             and interquartile range), ``log1p`` (nothing is fitted) or None. Other numbers are
             standardized, unless it is None.
@@ -165,6 +168,7 @@ class ForecastDataModule(SequenceDataModule):
         history = _check_windows(context, horizon, stride, min_history, batch_size, train_windows)
         make_scale(scale)
         self.context, self.horizon, self.time = context, horizon, time
+        self._history = history
         self.target = as_names(_OWNER, "target", target)
         self.known = as_names(_OWNER, "known", known)
         self.observed = as_names(_OWNER, "observed", observed)
@@ -200,6 +204,37 @@ class ForecastDataModule(SequenceDataModule):
         store = self._sources.get_store("train")
         names = [f"{name}_{OBSERVED}" for name in self.target]
         return tuple(name for name in names if store is not None and name in store.fields)
+
+    def describe(self) -> str:
+        """Return what was opened, filled, split and fitted, and what has no forecast, as lines.
+
+        Raises:
+            SeqDataError: If the data cannot be opened.
+        """
+        return "\n".join([super().describe(), *self._iter_omissions()])
+
+    def _iter_omissions(self) -> Iterator[str]:
+        """Yield how many timesteps of each part for evaluation have no forecast."""
+        windows: Any = self._options.eval_batching
+        for kind in ("val", "test", "predict"):
+            store = self._sources.get_store(kind)
+            if store is None or self._options.find_part(kind) not in (None, kind):
+                continue
+            found = count_omissions(store, windows, self.time, self.context - self._history)
+            if found.without_history:
+                yield (
+                    f"  {kind}: {found.without_history:,} of {found.timesteps:,} timesteps have no "
+                    f"forecast, since a series must have {self._history} before (`min_history`)"
+                )
+            if found.left_over:
+                remedy = ", or anchor='start' to leave out the last ones"
+                is_at_end = windows.anchor == "end"
+                yield (
+                    f"  {kind}: {found.left_over:,} of {found.timesteps:,} timesteps have no "
+                    f"forecast, since windows of {self.horizon}, {windows.stride} apart, count "
+                    f"from the {windows.anchor} of each series. Pass stride=1, or a part that is a "
+                    f"multiple of {self.horizon}{remedy if is_at_end else ''}"
+                )
 
 
 def _check_windows(

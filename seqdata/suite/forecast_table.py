@@ -16,7 +16,13 @@ from seqdata.protocols import Field
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.logical_values import EncodedValues
 from seqdata.storage.views import SequenceStore
-from seqdata.suite.table_columns import list_groups, read_columns, take_static
+from seqdata.suite.table_columns import (
+    check_static_numbers,
+    list_groups,
+    make_infinite_error,
+    read_columns,
+    take_static,
+)
 from seqdata.suite.time_grid import (
     CALENDAR,
     Grid,
@@ -58,7 +64,7 @@ class ForecastTable:
         gaps: Treatment of times that are missing within a series: ``grid``: timesteps without
             values; ``error``.
         missing: Treatment of missing values: ``mask``: 0 in the scale of the model (the mean), and
-            ``<target>_observed`` is False; ``impute``: the value before; ``error``.
+            of a target ``<target>_observed`` is False; ``impute``: the value before; ``error``.
         calendar: Names of ``CALENDAR``, added as float32 in [-0.5, 0.5].
         padding: Timesteps without values before each series.
         zeros: Whether missing values that are masked are 0 in the store, for fields that no
@@ -109,8 +115,8 @@ class ForecastTable:
 
         Raises:
             ConfigError: If a field does not exist, or its type is not supported.
-            DataError: If times do not increase or are not on the grid, or a value is missing that
-                must not be; it names the series.
+            DataError: If times do not increase or are not on the grid, a number is infinite, or a
+                value is missing that must not be; it names the series.
         """
         for name in (self.time, *self.ragged_names, *self.static):
             if name not in store.fields:
@@ -173,6 +179,7 @@ class _Preparation:
         for name in table.calendar:
             arrays[name] = make_calendar(name, grid.times, times.logical)
         kept = np.flatnonzero(grid.lengths >= table.min_length + table.padding)
+        check_static_numbers("forecast", statics, ids, kept)
         self._counted.update(series=len(ids), kept=len(kept), gaps=grid.missing)
         self._longest = max(self._longest, int(grid.lengths.max(initial=0)) - table.padding)
         yield from _iter_rows(kept, ids, grid, times, arrays, statics)
@@ -190,9 +197,8 @@ class _Preparation:
         notes = [f"times of {table.time!r} are {self._step} apart{found}"]
         if counted["gaps"]:
             notes.append(f"gaps: {counted['gaps']} timesteps without a row are added")
-        done = "are the value before" if table.missing == "impute" else "are masked"
         notes += [
-            f"{count} missing values of {name!r} {done}"
+            f"{count} missing values of {name!r} {self._describe_filled(name)}"
             for name, count in self._missing.items()
             if count
         ]
@@ -204,6 +210,15 @@ class _Preparation:
             )
         masks = [f"{name}_{OBSERVED}" for name in table.target]
         return notes, [name for name in masks if name not in self._needed]
+
+    def _describe_filled(self, name: str) -> str:
+        """Return what missing values of a field become."""
+        table = self._table
+        zero = "0" if table.zeros else "0 in the scale of the model"
+        if table.missing == "impute":
+            return f"are the value before, or {zero} where there is none"
+        is_target = name in table.target
+        return f"are {zero}, and masked by '{name}_{OBSERVED}'" if is_target else f"are {zero}"
 
     def _read_times(self, store: SequenceStore, lengths: NDArray[np.int64]) -> TimeColumn:
         name = self._table.time
@@ -248,6 +263,7 @@ class _Preparation:
             values = arrays[name]
             if isinstance(values, EncodedValues):
                 continue
+            _check_finite(name, values, grid, ids)
             missing = np.isnan(values)
             count = int(missing.sum()) - (0 if not table.padding else grid.count_padding())
             if count and table.missing == "error":
@@ -270,6 +286,19 @@ class _Preparation:
                 values = np.where(still, 0.0, values)
             arrays[name] = values
         return masks
+
+
+def _check_finite(name: str, values: NDArray[Any], grid: Grid, ids: list[str]) -> None:
+    """Raise if a value on the grid is infinite.
+
+    Raises:
+        DataError: If so; it names the series and the time.
+    """
+    bad = np.isinf(values)
+    if bad.any():
+        at = int(np.argmax(bad))
+        owner = ids[grid.find_series(at)]
+        raise make_infinite_error("forecast", name, values[at], owner, f" at {grid.show_time(at)}")
 
 
 def _check_fields(table: ForecastTable, store: SequenceStore) -> None:

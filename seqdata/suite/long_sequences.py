@@ -29,6 +29,7 @@ from seqdata.runs.options import DataKind
 from seqdata.storage.fields import is_text, make_unknown_name_error
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.options import Remote
+from seqdata.suite.labels import WithLabels, omit_label
 from seqdata.suite.sources import as_names, check_split, list_parts
 from seqdata.suite.speech_checks import check_rates
 from seqdata.suite.write_once import WriteOnce
@@ -120,9 +121,11 @@ class LongSequenceDataModule(SequenceDataModule):
             mode ``windows``; None: 64.
         chunk: Timesteps of a chunk; in mode ``windows`` of a window; None: ``seconds``.
         labels: Field of labels, per timestep or per recording: strings and integers become classes
-            by the training part; None: no labels.
+            by the training part; floats stay numbers, float32 as they are, and are no features. A
+            recording without its label, a NaN, is an error; a NaN of a timestep stays; None: none.
         group: Column whose equal values make a recording, of a table; rows are in its order.
-        split: Fractions of the recordings, or ranges of timesteps or dates with ``"along"``.
+        split: Fractions of the recordings, with ``"exact": True`` exact ones, or ranges of
+            timesteps or dates with ``"along"``.
         split_by: Field with one value per recording whose values stay together, such as the
             subject; None: the id.
         scale: ``standard``, ``robust`` or ``log1p`` of all signals, fitted on the training part;
@@ -178,11 +181,14 @@ class LongSequenceDataModule(SequenceDataModule):
             if name is not None and names
         )  # fmt: skip
         write_once = WriteOnce() if read == "write_once" else None
+        location = source if is_location(source) else None
+        prepare = SelectFields(kept, write_once, labels, location)
+        self.labels = labels
         super().__init__(
             train=source,
             group=group,
             rates=rates,
-            prepare=SelectFields(kept, write_once, labels, source if is_location(source) else None),
+            prepare=prepare if labels is None else WithLabels(_OWNER, labels, prepare),
             split=parts,
             statistics=RecordingStatistics(labels, scale),
             batching=_make_policy(mode, lanes or _BATCH_SIZE, chunk, seconds, hop),
@@ -191,6 +197,15 @@ class LongSequenceDataModule(SequenceDataModule):
             num_workers=num_workers,
             remote=remote,
         )
+
+    @property
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Sizes that a model needs, as of ``SequenceDataModule``; labels are no feature.
+
+        Raises:
+            SeqDataError: If the data cannot be opened.
+        """
+        return omit_label(super().sizes, self.labels)
 
     def describe(self) -> str:
         """Return what was opened, split and fitted, and what has no window, as lines of text.

@@ -166,7 +166,8 @@ class SpeechDataModule(SequenceDataModule):
         max_seconds: Maximum duration of a recording. Longer recordings are dropped. None: no limit.
         batch_seconds: Maximum duration of a batch in seconds, including padding.
         augment: Columnar transform of the training features, such as masking.
-        split: Fractions of the recordings by ``split_by``, or of each value of it.
+        split: Fractions of the recordings by ``split_by``, or of each value of it; with
+            ``"exact": True`` exact ones.
         split_by: Field whose values stay together in a part: ``"speaker"``; None: recordings.
         seed: Seed of the order and of transforms; None: the one of ``seed_everything``, else 0.
         num_workers: Number of worker processes; 0: read in this process.

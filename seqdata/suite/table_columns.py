@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,3 +75,44 @@ def take_static(
     if isinstance(field.logical, Categories):
         return [field.logical.values[code] for code in first]
     return first
+
+
+def is_float(values: Any) -> bool:
+    """Return whether values are an array of floats, which may hold NaN or an infinity."""
+    return isinstance(values, np.ndarray) and values.dtype.kind == "f"
+
+
+def check_static_numbers(
+    who: str, statics: Mapping[str, Any], ids: list[str], kept: NDArray[np.int64]
+) -> None:
+    """Raise if a number of a sequence is infinite.
+
+    Args:
+        who: Beginning of the message.
+        statics: Field -> a value per sequence.
+        ids: Ids of the sequences.
+        kept: The sequences that are used, int64 (n,).
+
+    Raises:
+        DataError: If so; it names the field and the sequence.
+    """
+    for name, values in statics.items():
+        bad = kept[np.isinf(values[kept])] if is_float(values) else kept[:0]
+        if len(bad):
+            raise make_infinite_error(who, name, values[bad[0]], ids[int(bad[0])])
+
+
+def make_infinite_error(who: str, name: str, value: Any, owner: str, where: str = "") -> DataError:
+    """Return the error of an infinite number.
+
+    Args:
+        who: Beginning of the message.
+        name: Its field.
+        value: The number.
+        owner: Id of its sequence.
+        where: Its place there, such as ``" at 2024-01-31"``.
+    """
+    return DataError(
+        f"{who}: values of {name!r} must be finite, but {owner!r} has {value}{where}. Repair it, "
+        "or make it a missing value (NaN)"
+    )

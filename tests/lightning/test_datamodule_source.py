@@ -279,3 +279,32 @@ def test_what_is_predicted_is_the_last_part():
     assert sorted(n for b in data.predict_dataloader() for n in b["id"]) == sorted(
         n for b in data.val_dataloader() for n in b["id"]
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ({}, True),
+        ({"exact": True}, False),
+        ({"stratify": "kind"}, False),
+        ({"seed": 1}, False),  # 4 and 2 of 6
+    ],
+)
+def test_parts_that_are_far_from_their_fractions_are_noted_and_logged_once(
+    options, is_said, caplog
+):
+    few = [{"x": np.ones(3), "kind": "ab"[number % 2]} for number in range(6)]
+    parts = {"train": 0.7, "val": 0.3}
+    data = SequenceDataModule(train=few, split={**parts, **options})
+    counts = [len(data._sources.get_store(kind)) for kind in parts]
+    assert (abs(counts[0] / 6 - 0.7) > 0.05) == is_said
+    note = (
+        f"parts are train {counts[0]}, val {counts[1]} of 6 sequences, farther from {parts} than "
+        "they need to be: each is chosen by a hash. Write 'exact': True in `split`"
+    )
+    assert (note in data.describe()) == is_said
+    data.setup("fit")
+    data.setup("fit")
+    assert caplog.text.count(note) == is_said
+    along = SequenceDataModule(train=few, split={**parts, "along": "time"})
+    assert "parts are" not in along.describe()

@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from seqdata import ConfigError, EventDataModule
-from seqdata.errors import SeqDataError
+from seqdata import ConfigError, DataError, EventDataModule
+from seqdata.errors import SeqDataError, SeqDataWarning
 from tests.suite.samples import library_tokens
 
 
@@ -137,6 +138,86 @@ def test_labels_are_classes_and_are_drawn_equally_often():
     )
     assert abs(drawn.mean() - 0.5) < 0.06  # 0.25 of the users
     assert data.sizes["classes"] == {"churned": 2, "country": 3}
+
+
+@pytest.mark.parametrize(("value", "found"), [(np.nan, "none"), (np.inf, "inf")])
+def test_a_missing_label_is_an_error_that_names_the_sequence(value, found):
+    table = visits()
+    table["churned"] = table["churned"].astype(float).where(table["user"] != "u3", value)
+    message = f"label 'churned' must have a value for each sequence, but 'u3' has {found}"
+    with pytest.raises(DataError, match=message):
+        data_of(table, label="churned").setup("fit")
+    data_of(table[table["user"] != "u3"], label="churned").setup("fit")
+    early = table[(table["user"] != "u3") | (table["time"] >= "2024-01-05")]
+    data_of(early, label="churned", cutoff="2024-01-05").setup("fit")  # a sequence without events
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "boolean", "string", "object"])
+def test_a_missing_label_of_another_type_is_an_error_too(dtype):
+    table = visits()
+    table["churned"] = table["churned"].astype(int).astype(dtype).where(table["user"] != "u3", None)
+    with pytest.raises(SeqDataError, match=r"'churned'.* must not hold missing values"):
+        data_of(table, label="churned").setup("fit")
+
+
+def test_floats_as_labels_are_numbers_to_predict():
+    table = visits()
+    table["churned"] = table["churned"].astype(float)
+    data = data_of(table, label="churned", numeric="amount")
+    assert data.sizes["features"] == {"amount": 1, "time_delta": 1}
+    assert data.sizes["classes"] == {}
+    batch = next(iter(data.train_dataloader()))
+    assert batch["churned"].dtype == torch.float32
+    assert set(batch["churned"].tolist()) == {0.0, 1.0}
+    assert "label 'churned' holds floats: numbers to predict, as they are" in data.describe()
+    assert "holds floats" not in data_of(label="churned").describe()
+
+
+@pytest.mark.parametrize("argument", ["categorical", "numeric", "static"])
+def test_a_label_that_is_an_input_is_refused(argument):
+    with pytest.raises(ConfigError, match=f"`label` must not be an input, .* is in `{argument}`"):
+        data_of(label="churned", **{argument: "churned"})
+
+
+@pytest.mark.parametrize("name", ["amount", "income"])
+def test_an_infinite_number_of_any_part_is_an_error(name):
+    table = visits()
+    table["income"] = table["user"].map(lambda user: 1.0 + len(user))
+    columns = {"numeric": "amount", "static": "income"}
+    data = data_of(table, **columns)
+    val = {user for batch in data.val_dataloader() for user in batch["user"]}
+    times = table[table["user"].isin(val)].groupby("user")["time"].agg(["min", "max"])
+    user = times[(times["min"] < "2024-01-03") & (times["max"] >= "2024-01-04")].index[-1]
+    table.loc[table["user"] == user, name] = -np.inf
+    message = f"events: values of '{name}' must be finite, but '{user}' has -inf. Repair it"
+    with pytest.raises(DataError, match=message):
+        data_of(table, **columns).setup("fit")
+    with pytest.raises(DataError, match=message):  # some sequences have no event then
+        data_of(table, **columns, cutoff="2024-01-03").setup("fit")
+    before = table["time"] < "2024-01-04"
+    table["amount"] = np.where(before, 0.0, np.inf)
+    if name == "amount":  # events that are dropped
+        data_of(table, **columns, cutoff="2024-01-04").setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("per_second", "unit"), [(10**3, "milliseconds"), (10**6, "microseconds"), (10**9, "nanos")]
+)
+def test_integers_that_look_like_times_since_1970_have_no_unit_and_warn(per_second, unit):
+    table = visits()
+    seconds = table["time"].astype("datetime64[s]").astype("int64")
+    table["time"] = seconds * per_second
+    with pytest.warns(SeqDataWarning, match=f"integers of 'time' look like {unit}.* since 1970"):
+        described = data_of(table).describe()
+    assert "'time' holds integers: time_delta is log(1 + difference), in their unit" in described
+    assert f"look like {unit}" in described
+    table["time"] = seconds
+    described = data_of(table).describe()
+    assert "'time' holds integers" in described
+    assert "look like" not in described
+    table["time"] *= per_second
+    assert "holds integers" not in data_of(table, time_delta=None).describe()
+    assert "holds integers" not in data_of().describe()
 
 
 def test_a_column_keeps_its_values_together_and_time_cuts_sequences():

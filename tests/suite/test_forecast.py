@@ -1,5 +1,6 @@
 """Windows for forecasting are right: their values, their scale, their parts of the time."""
 
+import re
 import warnings
 
 import lightning.pytorch as pl
@@ -115,6 +116,107 @@ def test_evaluation_ends_with_the_last_timestep():
     last = batch.future["time"].numpy()[:, -1].view("M8[us]")
     assert last.max() == np.datetime64("2024-01-01") + np.timedelta64(249, "h")
     assert set(np.diff(np.sort(last)) / np.timedelta64(1, "h")) == {7.0}
+
+
+def forecast_times(data, table):
+    """Return the number of timesteps of the part ``val`` that have no forecast."""
+    due = {(site, time) for site, time in zip(table["site"], table["time"], strict=True)}
+    data.setup("validate")
+    for batch in data.val_dataloader():
+        times = batch.future["time"].numpy().view("M8[us]")
+        for row, site in enumerate(batch["site"]):
+            due -= {(site, pd.Timestamp(time)) for time in times[row]}
+    return len(due)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "7 apart, count from the end of each series. Pass stride=1, .* or anchor='start'"),
+        ({"anchor": "start"}, "7 apart, count from the start of each series. .* multiple of 7$"),
+        ({"stride": 10}, "10 apart, count from the end"),
+        ({"stride": 2}, "2 apart"),
+        ({"stride": 1}, ""),
+        ({"horizon": 4}, ""),
+        ({"min_history": 3}, "7 apart"),
+        ({"split": {"train": 0.7, "val": 0.3}}, "7 apart"),
+    ],
+)
+def test_timesteps_without_a_forecast_are_counted(options, why):
+    table = hours(3, 24 * 7 + 52)
+    data = data_of(table, **{"horizon": 7} | options)
+    split = options.get("split", SPLIT)
+    part = table[table["time"] >= ("2024-01-08" if split == SPLIT else "2024-01-07 10:00")]
+    count, described = forecast_times(data, part), data.describe()
+    assert bool(count) == bool(why)
+    found = f"val: {count} of {len(part)} timesteps have no forecast, since windows of 7, {why}"
+    assert re.search(found, described) if why else "no forecast" not in described
+    assert "train: " not in described.partition("no forecast")[2]
+
+
+@pytest.mark.parametrize("options", [{}, {"min_history": 10}])
+def test_timesteps_without_history_are_counted(options):
+    table = hours(3, 24 * 7 + 52)
+    early = table["time"] < "2024-01-08"
+    table = table[~early | (table["site"] != "site-2")]
+    data = data_of(table, horizon=1, **options)
+    count = forecast_times(data, table[table["time"] >= "2024-01-08"])
+    history = options.get("min_history", CONTEXT)
+    assert count == history
+    assert (
+        f"val: {count} of 156 timesteps have no forecast, since a series must have {history} before"
+    ) in data.describe()
+    data = data_of(
+        table, horizon=1, split={"by": "site", "train": 0.5, "val": 0.5, "exact": True}, **options
+    )
+    data.setup("validate")
+    val = table[table["site"].isin(data._sources.get_store("val").ids)]
+    count = forecast_times(data, val)
+    assert f"val: {count} of {len(val)} timesteps have no forecast" in data.describe()
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("load", " at 2024-01-09T03:00"), ("price", " at 2024-01-09T03:00"), ("area", "")],
+)
+def test_an_infinite_number_of_any_part_is_an_error(name, place):
+    table = hours().assign(area=lambda table: table["load"].groupby(table["site"]).transform("max"))
+    here = (table["site"] == "site-1") & ((table["time"] == "2024-01-09 03:00") | (not place))
+    table.loc[here, name] = np.inf
+    message = f"values of '{name}' must be finite, but 'site-1' has inf{place}. Repair it"
+    with pytest.raises(DataError, match=message):
+        data_of(table, known="price", static="area").setup("validate")
+
+
+@pytest.mark.parametrize(
+    ("options", "load", "price"),
+    [
+        (
+            {}, "are 0 in the scale of the model, and masked by 'load_observed'",
+            "are 0 in the scale of the model",
+        ),
+        ({"scale": None}, "are 0, and masked by 'load_observed'", "are 0"),
+        (
+            {"missing": "impute"}, "are the value before, or 0 in the scale of the model where",
+            "are the value before, or 0 in the scale of the model where there is none",
+        ),
+    ],
+)  # fmt: skip
+def test_what_missing_values_become_is_said(options, load, price):
+    table = hours().sort_values(["site", "time"])
+    table.iloc[:2, table.columns.get_indexer(["load", "price"])] = np.nan
+    data = data_of(table, known="price", train_windows="all", **options)
+    described = data.describe()
+    assert f"2 missing values of 'load' {load}" in described
+    assert f"2 missing values of 'price' {price}\n" in described
+    seen = 0
+    for batch in data.train_dataloader():
+        for row, site in enumerate(batch["site"]):
+            if site == "site-0" and int(batch.start[row]) == 0:
+                found = [batch[name][row][:2].tolist() for name in ("load", "price")]
+                assert found == [[0.0, 0.0], [0.0, 0.0]]
+                seen += 1
+    assert seen == 1
 
 
 def test_fractions_are_of_each_series_and_by_its_id_of_whole_series():

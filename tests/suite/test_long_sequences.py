@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata import ConfigError, LongSequenceDataModule, open_store, write_store
+from seqdata import ConfigError, DataError, LongSequenceDataModule, open_store, write_store
 
 
 def recordings(count=12, seed=0):
@@ -42,6 +42,22 @@ def test_windows_are_those_of_a_plain_computation():
             assert data.statistics["stage"].classes[int(batch["stage"][row])] == own["stage"]
             seen += 1
     assert seen == sum(len(by_id[name]["signal"]) // 20 for name in names)
+
+
+@pytest.mark.parametrize("read", ["in_place", "write_once"])
+def test_a_recording_without_its_label_is_an_error(read, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "cache"))
+    rows = [{**row, "age": float(number)} for number, row in enumerate(recordings())]
+    write_store(tmp_path / "store", rows)
+    data = data_of(tmp_path / "store", labels="age", scale="standard", read=read)
+    assert data.sizes == {"features": {"signal": 3}, "vocabulary": {}, "classes": {}}
+    batch = next(iter(data.train_dataloader()))
+    assert batch["age"].tolist() == [float(name[1:]) for name in batch["id"]]
+    rows[3]["age"] = np.nan
+    write_store(tmp_path / "store", rows, overwrite=True)
+    data = data_of(tmp_path / "store", labels="age", read=read)
+    with pytest.raises(DataError, match=r"label 'age' must have a value .* but 'r3' has none"):
+        data.setup("fit")
 
 
 def test_chunks_go_on_where_the_last_one_ended():

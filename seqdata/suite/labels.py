@@ -1,0 +1,87 @@
+"""Labels of sequences: one for each, none missing, and no feature of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqdata.errors import DataError
+from seqdata.suite.table_columns import is_float, read_columns
+
+
+def check_labels(
+    who: str, name: str, values: Any, ids: list[str], chosen: NDArray[np.int64]
+) -> None:
+    """Raise if a sequence has no label, or an infinite one.
+
+    Args:
+        who: Beginning of the message.
+        name: Field of the labels.
+        values: A label per sequence. Only floats can be missing: a table refuses others.
+        ids: Ids of the sequences.
+        chosen: The sequences that are used, int64 (n,).
+
+    Raises:
+        DataError: If so; it names the first such sequence.
+    """
+    if not is_float(values):
+        return
+    bad = chosen[~np.isfinite(values[chosen])]
+    if not len(bad):
+        return
+    first, is_missing = int(bad[0]), bool(np.isnan(values[bad[0]]))
+    found = "has none" if is_missing else f"has {values[first]}"
+    raise DataError(
+        f"{who}: label {name!r} must have a value for each sequence, but {ids[first]!r} {found}. "
+        "Leave out such sequences, or fill the label; then convert floats that stand for classes "
+        "to integers"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WithLabels:
+    """Checks that each sequence has its label; a ``prepare`` of ``SequenceDataModule``.
+
+    A field of labels along an axis is not read: it may be large.
+
+    Args:
+        who: Beginning of messages.
+        name: Field of the labels.
+        then: Function of the store, as another ``prepare``; None: none.
+    """
+
+    who: str
+    name: str
+    then: Callable[[Any], Any] | None = None
+
+    def __call__(self, store: Any) -> Any:
+        """Return the store, or what ``then`` makes of it.
+
+        Raises:
+            DataError: If a label is missing or infinite.
+        """
+        field = store.fields.get(self.name)
+        if field is not None and field.axis is None and not field.shape:
+            lengths = np.zeros(len(store), np.int64)
+            axis = next(iter(store.lengths_of))
+            values = read_columns(store, (self.name,), lengths, axis)[self.name]
+            check_labels(self.who, self.name, values, list(store.ids), np.arange(len(store)))
+        return store if self.then is None else self.then(store)
+
+
+def describe_float_labels(name: str) -> str:
+    """Return the note on labels that are floats."""
+    return (
+        f"label {name!r} holds floats: numbers to predict, as they are. Convert them to integers "
+        "for classes"
+    )
+
+
+def omit_label(sizes: dict[str, dict[str, int]], label: str | None) -> dict[str, dict[str, int]]:
+    """Return the sizes of a DataModule without its label among the features."""
+    features = {name: size for name, size in sizes["features"].items() if name != label}
+    return {**sizes, "features": features}
