@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from seqdata.errors import (
     DataError,
@@ -27,6 +29,7 @@ from seqdata.storage.remote.urls import redact_secrets, redact_url
 T = TypeVar("T")
 _LOG = logging.getLogger("seqdata.remote")
 _FIRST_WAIT, _LONGEST_BACKOFF = 0.1, 8.0  # seconds
+_CONNECT_SECONDS = 1.0  # to look whether a server takes connections
 _MIN_TIMEOUT = 0.05  # seconds for the last attempt
 _GONE_STATUSES = (404, 410)
 _REFUSED_STATUSES = (401, 403)
@@ -61,7 +64,8 @@ def retry(
     """
     deadline = time.monotonic() + remote.retry_seconds
     handled = sys.exc_info()[1]  # of the caller: no cause of what is raised here
-    failure = _Failure(location, find_endpoint(location.dataset, remote), action)
+    endpoint = find_endpoint(location.dataset, remote)
+    failure = _Failure(location, endpoint, action)
     attempt = 0
     while True:
         attempt += 1
@@ -84,6 +88,8 @@ def retry(
             reason += f"; the server asks to wait {least_wait:.0f} s"
         wait = max(wait * spread, least_wait + _FIRST_WAIT * spread)
         if time.monotonic() + wait >= deadline:
+            if endpoint is not None and "Timeout" in reason.partition(":")[0]:
+                reason += find_refusal(endpoint)
             raise failure.make_error(
                 reason, attempt, "Check the network, or wait longer with Remote(retry_seconds=...)",
                 transient=True,
@@ -92,9 +98,7 @@ def retry(
         time.sleep(wait)
 
 
-def find_causes(
-    error: BaseException, handled: BaseException | None = None
-) -> list[BaseException]:
+def find_causes(error: BaseException, handled: BaseException | None = None) -> list[BaseException]:
     """Return the exceptions that led to an exception, the direct cause first.
 
     Args:
@@ -202,6 +206,20 @@ def _find_headers(error: BaseException | None) -> dict[str, str]:
     if not isinstance(found, Mapping):
         return {}
     return {str(name).lower(): str(value) for name, value in found.items()}
+
+
+def find_refusal(endpoint: str) -> str:
+    """Return why no connection to an address can be made; "" if one can.
+
+    A transport that retries by itself for longer than a request may take does not say so.
+    """
+    try:
+        url = urlsplit(endpoint)
+        port = url.port or {"http": 80}.get(url.scheme, 443)
+        socket.create_connection((url.hostname or "", port), _CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        return f"; because of {_describe_alone(error)}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

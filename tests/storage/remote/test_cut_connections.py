@@ -66,7 +66,7 @@ def test_what_gets_no_answer_is_asked_again(file_server, lasting, fault, count):
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [(cut, "ServerDisconnectedError: Server disconnected"), (garble, "Bad(StatusLine|HttpMessage): ")],
+    [(cut, "ServerDisconnectedError: Server"), (garble, "Bad(StatusLine|HttpMessage): ")],
 )
 def test_what_never_gets_an_answer_is_an_error_that_names_url_and_cause(
     file_server, remote, fault, reason
@@ -101,12 +101,12 @@ def raising(error, *, cause=None, context=None):
         try:
             raise context
         except type(context):
-            raise error  # noqa: B904: what a transport may do
+            raise error  # noqa: B904 - what a transport may do
 
     return call
 
 
-class Told(Exception):  # noqa: N818
+class Told(Exception):
     """What a transport raises for an answer."""
 
     def __init__(self, status):
@@ -119,8 +119,8 @@ class EntryNotFoundError(Exception):
 
 
 ABSENT = [
-    {}, {"cause": Told(404)}, {"cause": Told(410)}, {"context": Told(404)}, {"cause": KeyError("x")},
-    {"cause": FileNotFoundError("y")}, {"cause": EntryNotFoundError()},
+    {}, {"cause": Told(404)}, {"cause": Told(410)}, {"context": Told(404)},
+    {"cause": KeyError("x")}, {"cause": FileNotFoundError("y")}, {"cause": EntryNotFoundError()},
 ]  # fmt: skip
 FAILED = [
     {"cause": ConnectionResetError("gone")}, {"context": ConnectionResetError("gone")},
@@ -139,7 +139,7 @@ def test_a_file_is_absent_only_where_an_answer_says_so(brief, told, kind):
 
 def test_what_the_caller_handles_is_no_cause(brief):
     try:
-        raise ConnectionResetError("of the caller")  # noqa: TRY301
+        raise ConnectionResetError("of the caller")
     except ConnectionResetError:
         with pytest.raises(MissingShardError):
             retry(raising(FileNotFoundError("x")), DataLocation(dataset="az://x"), brief)

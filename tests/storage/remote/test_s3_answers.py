@@ -1,15 +1,19 @@
 """What is asked of a bucket is asked of the server, and what it answers is what was asked for."""
 
 import re
+import socket
 
 import fsspec
 import pytest
 
 from seqdata import FingerprintMismatch, Remote, RemoteReadError
+from seqdata.storage.data_location import DataLocation
+from seqdata.storage.remote.retry import find_endpoint, retry
 from seqdata.storage.remote.transport import make_filesystem, make_remote_files
 from seqdata_testing.faults.network import Answer, send
 from seqdata_testing.waiting import patient
 from tests.storage.conftest import KEYS
+from tests.storage.remote.samples import make_quick_remote
 
 CONTENT = bytes(range(256)) * 64
 
@@ -88,3 +92,42 @@ def test_a_whole_object_in_place_of_its_first_bytes_is_not_downloaded(
     faulty.fault = whole
     with pytest.raises(RemoteReadError, match="512 bytes were requested, but more were received"):
         files.read("x", 0, 512)
+
+
+def test_the_endpoint_is_named_and_that_it_takes_no_connections(tmp_path):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # it does not listen
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        remote = make_quick_remote(
+            tmp_path, retry_seconds=0.01, storage_options={"endpoint_url": endpoint}
+        )
+
+        def call(seconds):
+            raise TimeoutError  # as of s3fs, which tries for longer
+
+        with pytest.raises(
+            RemoteReadError,
+            match=rf"\(TimeoutError; because of ConnectionRefusedError: .*; endpoint {endpoint}; "
+            "tried once",
+        ):
+            retry(call, DataLocation(dataset="s3://x"), remote)
+        closed.listen()
+        with pytest.raises(RemoteReadError, match=rf"\(TimeoutError; endpoint {endpoint}; tried"):
+            retry(call, DataLocation(dataset="s3://x"), remote)
+
+
+def test_the_endpoint_is_found_wherever_it_is_set_and_shown_without_secrets(monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    assert find_endpoint("s3://x", Remote()) is None
+    inner = {"client_kwargs": {"endpoint_url": "https://me:pw@host"}}
+    assert find_endpoint("s3://x", Remote(storage_options=inner)) == "https://host"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other?key=1")
+    assert find_endpoint("s3://x", Remote()) == "http://other"
+    assert find_endpoint("https://x", Remote()) is None
+
+
+def test_the_client_is_made_before_the_first_request_has_to_be_answered(bucket, remote):
+    options = {**remote().storage_options, "config_kwargs": {"user_agent_extra": bucket}}
+    files = make_remote_files(f"s3://{bucket}", Remote(storage_options=options))
+    system, _ = files._get_filesystem("x")
+    assert system._s3 is not None
