@@ -31,6 +31,7 @@ _LOG = logging.getLogger("seqdata.remote")
 _FIRST_WAIT, _LONGEST_BACKOFF = 0.1, 8.0  # seconds
 _CONNECT_SECONDS = 1.0  # to look whether a server takes connections
 _MIN_TIMEOUT = 0.05  # seconds for the last attempt
+_MOST_TEXT = 200  # characters
 _GONE_STATUSES = (404, 410)
 _REFUSED_STATUSES = (401, 403)
 _TRANSIENT_STATUSES = (408, 425, 429)  # the 4xx that a retry may avoid
@@ -135,8 +136,7 @@ def describe_error(error: BaseException, causes: Sequence[BaseException] = ()) -
     """Return the text of an exception, and of the first of its causes, without secrets."""
     if isinstance(error, FileNotFoundError):
         error = find_reason(error, causes) or error
-    if _is_parse_error(error.__cause__):
-        error = error.__cause__ or error
+    error = next((cause for cause in reversed(causes) if _is_parse_error(cause)), error)
     text = _describe_alone(error)
     told = [cause for cause in causes if str(cause).strip()]
     if told and told[-1] is not error and str(told[-1]).strip() not in text:
@@ -145,8 +145,11 @@ def describe_error(error: BaseException, causes: Sequence[BaseException] = ()) -
 
 
 def _describe_alone(error: BaseException) -> str:
-    text = str(getattr(error, "message", "") if _is_parse_error(error) else error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    if _is_parse_error(error):  # the lines show where the answer is no HTTP
+        text = " ".join(str(getattr(error, "message", "")).split())[:_MOST_TEXT]
+    else:
+        text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _is_parse_error(error: BaseException | None) -> bool:
@@ -224,7 +227,7 @@ def find_refusal(endpoint: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What an error says of a request besides its reason.
+    """The parts of an error that are the same for all attempts of a request.
 
     Attributes:
         location: The file, and the bytes if it is a range.
