@@ -163,8 +163,12 @@ def detect_backend_at(
         return name
     try:
         names = files.names()
-    except (MissingShardError, RemoteReadError):  # web servers list nothing; the backend raises
+    except MissingShardError:  # the backend raises
         return name
+    except RemoteReadError as error:
+        if error.details.get("transient"):
+            raise
+        return name  # a server that lists nothing
     if any(map(TAR.has_name, names)):
         return TAR.backend
     return _of_names(redact_url(os.fspath(location)), [*names, *files.folders()], host) or name

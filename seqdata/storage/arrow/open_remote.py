@@ -408,12 +408,15 @@ def _open_without_manifest(
     Raises:
         IncompleteDatasetError: If files of a store exist.
         MissingShardError: If there is nothing.
+        RemoteReadError: If the files cannot be listed now.
         DataError: If there are other files.
     """
     data_location = DataLocation(dataset=files.location, file=MANIFEST, file_kind="manifest")
     try:
         names = files.names()
-    except (MissingShardError, RemoteReadError):
+    except (MissingShardError, RemoteReadError) as error:
+        if error.details.get("transient"):  # whether there are files is not known
+            raise
         if check_url(os.fspath(location)) in WEB:
             raise data_location.make_error(
                 MissingShardError,

@@ -159,6 +159,27 @@ def _check_encoding(answer: Any) -> None:
         )
 
 
+def check_first_byte(status: int, content_range: str, start: int) -> None:
+    """Raise if an answer has another range of a file than was requested.
+
+    Args:
+        status: Its HTTP status.
+        content_range: Its header ``Content-Range``; "": it has none.
+        start: The first byte that was requested.
+
+    Raises:
+        WrongBodyError: If it has.
+    """
+    answered = _CONTENT_RANGE_HEADER.match(content_range)
+    first_byte = int(answered[1]) if answered is not None and status == _PARTIAL else start
+    if status == _OK:
+        first_byte = 0
+    if first_byte != start:
+        raise WrongBodyError(
+            f"bytes from {start} on were requested, but bytes from {first_byte} on were received"
+        )
+
+
 async def _read_body(answer: Any) -> bytes:
     """Return the body of a response.
 
@@ -172,18 +193,11 @@ async def _read_body(answer: Any) -> bytes:
     requested = _RANGE_HEADER.match(answer.request_info.headers.get("Range", ""))
     if requested is not None:
         start, max_bytes = int(requested[1]), int(requested[2]) + 1 - int(requested[1])
-        answered = _CONTENT_RANGE_HEADER.match(answer.headers.get("Content-Range", ""))
-        first_byte = (
-            int(answered[1]) if answered is not None and answer.status == _PARTIAL else start
-        )
-        if answer.status == _OK:
-            first_byte = 0
-        if first_byte != start:
+        try:
+            check_first_byte(answer.status, answer.headers.get("Content-Range", ""), start)
+        except WrongBodyError:
             answer.close()
-            raise WrongBodyError(
-                f"bytes from {start} on were requested, but bytes from {first_byte} on were "
-                "received"
-            )
+            raise
     pieces, size = [], 0
     while piece := await answer.content.readany():  # ends: the transport bounds each attempt
         pieces.append(piece)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from seqdata.errors import (
     DataError,
@@ -19,17 +24,21 @@ from seqdata.errors import (
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.http_client import RefusedRedirectError, WrongBodyError
 from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.urls import redact_secrets
+from seqdata.storage.remote.urls import redact_secrets, redact_url
 
 T = TypeVar("T")
 _LOG = logging.getLogger("seqdata.remote")
 _FIRST_WAIT, _LONGEST_BACKOFF = 0.1, 8.0  # seconds
+_CONNECT_SECONDS = 1.0  # to look whether a server takes connections
 _MIN_TIMEOUT = 0.05  # seconds for the last attempt
+_MOST_TEXT = 200  # characters
 _GONE_STATUSES = (404, 410)
 _REFUSED_STATUSES = (401, 403)
 _TRANSIENT_STATUSES = (408, 425, 429)  # the 4xx that a retry may avoid
 _PERMANENT_ERRORS = (PermissionError, NotImplementedError, ImportError, TypeError, ValueError)
 _CREDENTIAL_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+_PARSE_ERROR = "HttpProcessingError"  # of aiohttp: no HTTP was received; its status is no answer's
+_ENDPOINT_VARIABLES = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")}
 
 
 class ShortBodyError(OSError):
@@ -51,9 +60,13 @@ def retry(
 
     Raises:
         MissingShardError: If it does not exist.
-        RemoteReadError: If it cannot be read; ``details`` has the file, the bytes and ``attempts``.
+        RemoteReadError: If it cannot be read; ``details`` has the file, the bytes and ``attempts``,
+            and ``transient`` if the attempts ended because the time was over.
     """
     deadline = time.monotonic() + remote.retry_seconds
+    handled = sys.exc_info()[1]  # of the caller: no cause of what is raised here
+    endpoint = find_endpoint(location.dataset, remote)
+    failure = _Failure(location, endpoint, action)
     attempt = 0
     while True:
         attempt += 1
@@ -65,8 +78,9 @@ def retry(
         except Exception as error:  # each transport has its own errors
             if find_interruption(error) is not None:
                 raise
-            final_error = _make_final_error(error, location, attempt, action)
-            reason, least_wait = describe_error(error), find_retry_after(error)
+            causes = find_causes(error, handled)
+            final_error = _make_final_error(error, causes, failure, attempt)
+            reason, least_wait = describe_error(error, causes), find_retry_after(error)
         if final_error is not None:
             raise final_error from None  # the cause may contain a URL with secrets
         wait = min(_LONGEST_BACKOFF, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
@@ -75,31 +89,101 @@ def retry(
             reason += f"; the server asks to wait {least_wait:.0f} s"
         wait = max(wait * spread, least_wait + _FIRST_WAIT * spread)
         if time.monotonic() + wait >= deadline:
-            raise _make_failed_error(location, reason, attempt, action, (
-                "Check the network, or wait longer with Remote(retry_seconds=...)"
-            )) from None  # fmt: skip
+            if endpoint is not None and "Timeout" in reason.partition(":")[0]:
+                reason += find_refusal(endpoint)
+            raise failure.make_error(
+                reason, attempt, "Check the network, or wait longer with Remote(retry_seconds=...)",
+                transient=True,
+            ) from None  # fmt: skip
         _LOG.warning("%s: %s; attempt %d failed, retry in %.1f s", location, reason, attempt, wait)
         time.sleep(wait)
 
 
-def describe_error(error: BaseException) -> str:
-    """Return the text of an exception, in one line without secrets."""
-    if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # there may be another reason
-    text = str(error).strip().splitlines()
-    return redact_secrets(f"{type(error).__name__}: {text[0]}" if text else type(error).__name__)
+def find_causes(error: BaseException, handled: BaseException | None = None) -> list[BaseException]:
+    """Return the exceptions that led to an exception, the direct cause first.
+
+    Args:
+        error: The exception.
+        handled: What the caller was handling when it made the call: no cause.
+    """
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while True:
+        hidden = cause.__suppress_context__
+        cause = cause.__cause__ or (None if hidden else cause.__context__)
+        if cause is None or any(cause is known for known in (error, handled, *causes)):
+            return causes
+        causes.append(cause)
+
+
+def find_reason(error: FileNotFoundError, causes: Sequence[BaseException]) -> Exception | None:
+    """Return the failure that a transport reports as a missing file; None: it is not there.
+
+    fsspec's web transport raises ``FileNotFoundError`` for any failure of the request for a size.
+    """
+    for cause in causes:
+        if find_status(cause) in _GONE_STATUSES:
+            return None
+        is_missing = isinstance(cause, FileNotFoundError | KeyError) or (
+            "NotFound" in type(cause).__name__ and find_status(cause) is None
+        )
+        if not is_missing:
+            return cause if isinstance(cause, Exception) else error
+    return None
+
+
+def describe_error(error: BaseException, causes: Sequence[BaseException] = ()) -> str:
+    """Return the text of an exception, and of the first of its causes, without secrets."""
+    if isinstance(error, FileNotFoundError):
+        error = find_reason(error, causes) or error
+    error = next((cause for cause in reversed(causes) if _is_parse_error(cause)), error)
+    text = _describe_alone(error)
+    told = [cause for cause in causes if str(cause).strip()]
+    if told and told[-1] is not error and str(told[-1]).strip() not in text:
+        text += f"; because of {_describe_alone(told[-1])}"
+    return redact_secrets(text)
+
+
+def _describe_alone(error: BaseException) -> str:
+    if _is_parse_error(error):  # the lines show where the answer is no HTTP
+        text = " ".join(str(getattr(error, "message", "")).split())[:_MOST_TEXT]
+    else:
+        text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _is_parse_error(error: BaseException | None) -> bool:
+    return any(base.__name__ == _PARSE_ERROR for base in type(error).__mro__)
 
 
 def find_status(error: BaseException) -> int | None:
     """Return the HTTP status that an exception is about; None if there is none."""
+    if _is_parse_error(error) or _is_parse_error(error.__cause__):
+        return None
     answer = getattr(error, "response", None)
+    if isinstance(answer, Mapping):  # of botocore
+        return _as_status(answer.get("ResponseMetadata", {}).get("HTTPStatusCode"))
     statuses = (
         getattr(error, "status", None), getattr(error, "status_code", None),
         getattr(answer, "status_code", None), vars(error).get("code"),
     )  # fmt: skip
-    return next(
-        (status for status in statuses if isinstance(status, int) and 100 <= status < 600), None
+    return next((status for status in map(_as_status, statuses) if status is not None), None)
+
+
+def _as_status(found: object) -> int | None:
+    return found if isinstance(found, int) and 100 <= found < 600 else None
+
+
+def find_endpoint(url: str, remote: Remote) -> str | None:
+    """Return the address that requests for a URL are sent to, where the user has set it."""
+    options = remote.storage_options
+    client = options.get("client_kwargs")
+    named = options.get("endpoint_url") or (
+        client.get("endpoint_url") if isinstance(client, Mapping) else None
     )
+    variables = _ENDPOINT_VARIABLES.get(url.partition("://")[0].lower(), ())
+    found = named or next(filter(None, map(os.environ.get, variables)), None)
+    return None if found is None else redact_url(str(found))
 
 
 def find_retry_after(error: BaseException) -> float:
@@ -127,12 +211,53 @@ def _find_headers(error: BaseException | None) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in found.items()}
 
 
+def find_refusal(endpoint: str) -> str:
+    """Return why no connection to an address can be made; "" if one can.
+
+    A transport that retries by itself for longer than a request may take does not say so.
+    """
+    try:
+        url = urlsplit(endpoint)
+        port = url.port or {"http": 80}.get(url.scheme, 443)
+        socket.create_connection((url.hostname or "", port), _CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        return f"; because of {_describe_alone(error)}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The parts of an error that are the same for all attempts of a request.
+
+    Attributes:
+        location: The file, and the bytes if it is a range.
+        endpoint: The address of the server, where the user has set it.
+        action: The participle for messages.
+    """
+
+    location: DataLocation
+    endpoint: str | None
+    action: str
+
+    def make_error(
+        self, reason: str, attempts: int, advice: str, **details: bool
+    ) -> RemoteReadError:
+        """Return the error; ``details`` are those that are true."""
+        times = "once" if attempts == 1 else f"{attempts} times"
+        where = "" if self.endpoint is None else f"; endpoint {self.endpoint}"
+        return self.location.make_error(
+            RemoteReadError,
+            f"could not be {self.action} ({reason}{where}; tried {times}). {advice}",
+            attempts=attempts, **{name: True for name, found in details.items() if found},
+        )  # fmt: skip
+
+
 def _make_final_error(
-    error: Exception, location: DataLocation, attempt: int, action: str
+    error: Exception, causes: Sequence[BaseException], failure: _Failure, attempt: int
 ) -> SeqDataError | None:
     """Return the error to raise if a retry cannot help; None if it may."""
-    cause, status = error.__cause__, find_status(error)
-    for candidate in (error, cause):
+    location = failure.location
+    for candidate in (error, *causes):
         if isinstance(candidate, RefusedRedirectError):
             return location.make_error(
                 UnsafeContentError,
@@ -140,62 +265,36 @@ def _make_final_error(
                 "if you trust it",
             )
         if isinstance(candidate, WrongBodyError):
-            return _make_failed_error(
-                location, str(candidate), attempt, action, (
-                    "Use a server that supports range requests and does not encode files"
-                ),
+            return failure.make_error(
+                str(candidate), attempt,
+                "Use a server that supports range requests and does not encode files",
             )  # fmt: skip
         if type(candidate).__name__ == "TooManyRedirects":  # of aiohttp and requests
-            return _make_failed_error(
-                location, "TooManyRedirects: its redirects do not end", attempt, action, (
-                    "Check the address: its server leads back to where it began"
-                ),
+            return failure.make_error(
+                "TooManyRedirects: its redirects do not end", attempt,
+                "Check the address: its server leads back to where it began",
             )  # fmt: skip
-    if isinstance(error, FileNotFoundError):  # a web server may mean anything by it
-        status = None if cause is None else find_status(cause)
-        is_transient = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
-        if not is_transient and (status is None or status in _GONE_STATUSES):
-            return _make_missing_error(location)
-        error = error if status is None or not isinstance(cause, Exception) else cause
-    elif status in _GONE_STATUSES:
-        return _make_missing_error(location)
+    reason: Exception | None = error
+    if isinstance(error, FileNotFoundError):
+        reason = find_reason(error, causes)
+    status = None if reason is None else find_status(reason)
+    if reason is None or status in _GONE_STATUSES:
+        return location.make_error(
+            MissingShardError, "is not there. Restore it, or write the store again"
+        )
     is_refused = status is not None and 400 <= status < 500 and status not in _TRANSIENT_STATUSES
     if (
         is_refused
-        or isinstance(error, _PERMANENT_ERRORS)
-        or type(error).__name__ in _CREDENTIAL_ERRORS
+        or isinstance(reason, _PERMANENT_ERRORS)
+        or type(reason).__name__ in _CREDENTIAL_ERRORS
     ):
-        return _make_failed_error(
-            location, describe_error(error), attempt, action, (
-                "Check address, permissions and credentials: the transport's own (environment, "
-                "profile), or Remote(storage_options=...)"
-            ),
-            refused=status in _REFUSED_STATUSES or isinstance(error, PermissionError),
+        return failure.make_error(
+            describe_error(error, causes), attempt,
+            "Check address, permissions and credentials: the transport's own (environment, "
+            "profile), or Remote(storage_options=...)",
+            refused=status in _REFUSED_STATUSES or isinstance(reason, PermissionError),
         )  # fmt: skip
     return None
-
-
-def _make_missing_error(location: DataLocation) -> SeqDataError:
-    return location.make_error(
-        MissingShardError, "is not there. Restore it, or write the store again"
-    )
-
-
-def _make_failed_error(
-    location: DataLocation,
-    reason: str,
-    attempts: int,
-    action: str,
-    advice: str,
-    *,
-    refused: bool = False,
-) -> RemoteReadError:
-    times = "once" if attempts == 1 else f"{attempts} times"
-    return location.make_error(
-        RemoteReadError,
-        f"could not be {action} ({reason}; tried {times}). {advice}",
-        attempts=attempts, **({"refused": True} if refused else {}),
-    )  # fmt: skip
 
 
 def make_changed_error(location: DataLocation) -> DataError:

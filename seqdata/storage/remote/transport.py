@@ -38,7 +38,14 @@ from seqdata.storage.remote.remote_files import (
     RemoteFiles,
     WritableFiles,
 )
-from seqdata.storage.remote.retry import ShortBodyError, make_changed_error, retry
+from seqdata.storage.remote.retry import (
+    ShortBodyError,
+    find_causes,
+    find_reason,
+    make_changed_error,
+    retry,
+)
+from seqdata.storage.remote.s3_client import read_s3
 from seqdata.storage.remote.urls import (
     PACKAGES,
     WEB,
@@ -52,6 +59,9 @@ from seqdata.storage.remote.urls import (
 
 def make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
     """Return fsspec's file system of this process, and a path in it; fsspec caches them by pid.
+
+    It is not the one that users of fsspec share, which keeps the listings that they make: what is
+    asked of a file must be asked of the server.
 
     Raises:
         ConfigError: If a package is not installed, or does not accept the options.
@@ -67,6 +77,8 @@ def make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
         options = dict(remote.storage_options)
         if scheme in WEB:
             options.setdefault("get_client", make_guarded_client)
+        elif scheme in _LISTING_SCHEMES:
+            options["use_listings_cache"] = False
         system, path = url_to_fs(url, **options)
     except ImportError as error:
         raise ConfigError(
@@ -80,6 +92,15 @@ def make_filesystem(scheme: str, url: str, remote: Remote) -> tuple[Any, str]:
             f"{scheme}://, but are {names} ({type(error).__name__}). See its documentation"
         ) from None  # their text may contain credentials
     return system, path
+
+
+def start_filesystem(system: Any) -> None:
+    """Create the client of a file system now, so that no request's timeout has to include it."""
+    from fsspec.asyn import AsyncFileSystem, sync
+
+    start = getattr(system, "set_session", None)
+    if isinstance(system, AsyncFileSystem) and start is not None:
+        sync(system.loop, start, timeout=_START_SECONDS)
 
 
 def _reset_dead_event_loop() -> None:
@@ -110,6 +131,8 @@ _TAGS = (
     "ETag", "etag", "md5Hash", "Content-MD5", "content_md5", "generation", "blob_id", "sha256",
     "LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created",
 )  # fmt: skip
+_LISTING_SCHEMES = ("s3", "gs", "gcs", "az", "abfs")  # their file systems keep listings
+_START_SECONDS = 120.0  # to load a client's code and to find credentials
 _MOST_PATHS = 4096  # paths that are kept: a folder may hold very many files
 _TIME_TAGS = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
 
@@ -165,7 +188,7 @@ class FsspecFiles:
         self._remote = remote
         self._system: Any = None
         self._paths: tuple[int, dict[str, tuple[Any, str]]] = (os.getpid(), {})
-        self._get_filesystem()  # a missing package is an error now
+        make_filesystem(self._scheme, encode_url(folder), remote)  # may raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecFiles, (self._folder, self._remote)
@@ -257,9 +280,10 @@ class FsspecFiles:
 
         def call(seconds: float) -> bytes:
             system, path = self._get_filesystem(name)
-            body: bytes = call_filesystem(
-                system, "cat_file", (path,), seconds, start=start, end=stop
-            )
+            if self._scheme == "s3":
+                body: bytes = read_s3(system, path, start, stop, seconds)
+            else:
+                body = call_filesystem(system, "cat_file", (path,), seconds, start=start, end=stop)
             if len(body) != stop - start:
                 raise ShortBodyError(f"{len(body)} of {stop - start} bytes were received")
             return body
@@ -314,8 +338,9 @@ class FsspecFiles:
             system, path = self._get_filesystem(name)
             try:
                 call_filesystem(system, "rm_file", (path,), seconds)
-            except FileNotFoundError:
-                return
+            except FileNotFoundError as error:
+                if find_reason(error, find_causes(error)) is not None:
+                    raise
 
         retry(call, self._locate(name, None), self._remote, action="removed")
 
@@ -329,8 +354,9 @@ class FsspecFiles:
             url = self.url(name) if name else self._folder
             system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
             if system is not self._system:
-                self._system = system
+                start_filesystem(system)
                 keep_alive(system)
+                self._system = system
             if len(paths) >= _MOST_PATHS:
                 paths.clear()
             paths[name] = found = system, path
