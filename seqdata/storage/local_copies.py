@@ -13,6 +13,7 @@ version of all files, complete or not there, and locked for as long as it is rea
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -38,7 +39,14 @@ from seqdata.storage.remote.cache_folder import (
     make_folder_error,
     remove_unused_copies,
 )
-from seqdata.storage.remote.file_cache import CacheFullError, CacheRequest, FileCache, make_cache
+from seqdata.storage.remote.copy_digests import is_intact
+from seqdata.storage.remote.file_cache import (
+    CacheFullError,
+    CacheRequest,
+    FileCache,
+    log_damage,
+    make_cache,
+)
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import FileStat, RemoteFiles, check_name
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
@@ -51,6 +59,7 @@ Choose = Callable[[str], Iterable[Path]]
 _MAGIC = re.compile(r"[*?\[]")
 _READ_FIRST = (STATE_FILE, DATASET_DICT)  # small files by which others are chosen
 _MOST_FILES = 1 << 20
+_DIGESTS = ".sha256"  # name of the file of the copies' digests, in their folder
 _MAX_TRIES = 100  # attempts, if folders of the cache are removed in between
 _LOG = logging.getLogger("seqdata.remote")
 
@@ -325,7 +334,7 @@ def _find_or_make(
     final = skeleton.folder / digest.hexdigest()[:16]
     held = lock_copies(final)
     size = sum(stats[path].size for path in chosen)
-    if held is None or not _is_complete(final, {path: stats[path] for path in chosen}):
+    if held is None or not _is_complete(skeleton, final, chosen, stats, pool):
         if held is not None:  # files in it were changed or removed
             shutil.rmtree(final, ignore_errors=True)
         _fetch(skeleton, {path: stats[path] for path in chosen}, pool, progress)
@@ -361,11 +370,36 @@ def _identify(skeleton: _Skeleton, path: str, stat: FileStat) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _is_complete(folder: Path, stats: Mapping[str, FileStat]) -> bool:
+def _is_complete(
+    skeleton: _Skeleton,
+    folder: Path,
+    chosen: Sequence[str],
+    stats: Mapping[str, FileStat],
+    pool: ForkSafeThreadPool,
+) -> bool:
+    """Return whether a folder holds all copies, as they were fetched.
+
+    Their bytes are those of the cache, which may have been written to; they are read once per
+    process.
+    """
     try:
-        return all(os.stat(folder / path).st_size == stat.size for path, stat in stats.items())
-    except OSError:
+        digests = json.loads((folder / _DIGESTS).read_bytes())
+    except (OSError, ValueError):
         return False
+
+    def check(path: str) -> bool:
+        try:
+            with open(folder / path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                is_same = is_intact(file.fileno(), size, digests.get(path, ""))
+        except OSError:
+            return False
+        if not (is_same and size == stats[path].size):
+            log_damage(folder / path, skeleton.locate(path))
+            return False
+        return True
+
+    return isinstance(digests, dict) and all(pool.map(check, chosen))
 
 
 def _fetch(
@@ -374,7 +408,8 @@ def _fetch(
     pool: ForkSafeThreadPool,
     progress: bool | None,
 ) -> None:
-    """Put files in place of empty ones, from the cache."""
+    """Put files in place of empty ones, from the cache, and record their digests."""
+    digests: dict[str, str | None] = {}
     remote, total = skeleton.remote, sum(stat.size for stat in stats.values())
     if total > remote.cache_bytes:
         largest = max(stats, key=lambda path: stats[path].size)
@@ -389,7 +424,7 @@ def _fetch(
             files, name = skeleton.files[path]
             cache = make_cache(cast(RemoteFiles, _CountedFiles(files, on_bytes)))
             try:
-                _link(cache, CacheRequest(name, stat=stats[path]), skeleton, path)
+                digests[path] = _link(cache, CacheRequest(name, stat=stats[path]), skeleton, path)
             except CacheFullError as error:
                 raise _make_full_error(
                     skeleton, path, stats[path].size,
@@ -411,9 +446,14 @@ def _fetch(
                 bar.update(count.files, count.size, count.size)
 
         pool.map(link, stats)
+    try:
+        (skeleton.root / _DIGESTS).write_text(json.dumps(digests), encoding="utf-8")
+    except OSError as error:
+        raise make_folder_error(remote.copies, error) from error
 
 
-def _link(cache: FileCache, request: CacheRequest, skeleton: _Skeleton, path: str) -> None:
+def _link(cache: FileCache, request: CacheRequest, skeleton: _Skeleton, path: str) -> str | None:
+    """Give a file of the cache a second name in the folder of copies; return its digest."""
     target, size = skeleton.root / path, request.stat.size if request.stat else 0
     for _ in range(_MAX_TRIES):
         cached = cache.acquire_if_room(
@@ -432,7 +472,7 @@ def _link(cache: FileCache, request: CacheRequest, skeleton: _Skeleton, path: st
                 file=str(cache.remote.copies),
             ) from error
         if target.stat().st_size == size:
-            return
+            return cached.sha256
     raise CacheError.at(
         f"{cache.remote.folder}: must exist while files are opened, but is removed repeatedly. Do "
         "not remove it",

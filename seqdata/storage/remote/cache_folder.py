@@ -23,6 +23,7 @@ from pathlib import Path
 from seqdata.errors import CacheError
 from seqdata.storage import file_lock
 from seqdata.storage.local_files import describe_limit
+from seqdata.storage.remote.copy_digests import name_digest
 
 PARTIAL_SUFFIX = ".part"
 POLL_SECONDS = 0.02  # seconds
@@ -35,6 +36,7 @@ COPIES = "seqdata-copies"
 """Name of the folder of copies, next to that of the cache."""
 _LOCK_FILE = ".lock"
 _CACHE_FILE_NAMES = re.compile(r"(u?[0-9a-f]{64}(\.[0-9]+-[0-9]+)?(\.part)?|\.seqdata-.+)")
+_DIGEST_NAMES = re.compile(r"\.u[0-9a-f]{64}\.sha256")  # see ``copy_digests``
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_TRIES = 100  # attempts, if the folder is removed while it is created
@@ -121,6 +123,7 @@ def _evict_files(folder: Path, needed: int, exclude: Path) -> int:
         try:
             if try_lock(descriptor, entry.path):
                 entry.path.unlink(missing_ok=True)
+                name_digest(entry.path).unlink(missing_ok=True)
                 freed += entry.size
                 _LOG.info("%s: removed from the cache, %d bytes", entry.path, entry.size)
         finally:
@@ -306,7 +309,9 @@ def _write_marker(folder: Path) -> None:
     others = [
         name
         for name in names
-        if name not in (MARKER, _LOCK_FILE) and not _CACHE_FILE_NAMES.fullmatch(name)
+        if name not in (MARKER, _LOCK_FILE)
+        and not _CACHE_FILE_NAMES.fullmatch(name)
+        and not _DIGEST_NAMES.fullmatch(name)
     ]
     if marker_text:
         others.append(MARKER)
