@@ -67,6 +67,7 @@ def retry(
                 raise
             final_error = _make_final_error(error, location, attempt, action)
             reason, least_wait = describe_error(error), find_retry_after(error)
+            limits = "stall_seconds=..., " if isinstance(error, TimeoutError) else ""
         if final_error is not None:
             raise final_error from None  # the cause may contain a URL with secrets
         wait = min(_LONGEST_BACKOFF, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
@@ -76,7 +77,7 @@ def retry(
         wait = max(wait * spread, least_wait + _FIRST_WAIT * spread)
         if time.monotonic() + wait >= deadline:
             raise _make_failed_error(location, reason, attempt, action, (
-                "Check the network, or wait longer with Remote(retry_seconds=...)"
+                f"Check the network, or wait longer with Remote({limits}retry_seconds=...)"
             )) from None  # fmt: skip
         _LOG.warning("%s: %s; attempt %d failed, retry in %.1f s", location, reason, attempt, wait)
         time.sleep(wait)
