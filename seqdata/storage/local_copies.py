@@ -182,6 +182,7 @@ class _Skeleton:
     paths: list[str] = field(default_factory=list)
     files: dict[str, tuple[RemoteFiles, str]] = field(default_factory=dict)
     stats: dict[str, FileStat] = field(default_factory=dict)
+    listed: dict[str, FileStat] = field(default_factory=dict)
 
     def locate(self, path: str) -> DataLocation:
         """Return the location of a remote file, for errors."""
@@ -190,7 +191,7 @@ class _Skeleton:
 
     def add(self, url: str) -> None:
         """Add the files that a URL may mean."""
-        folder, files, names, stat = _list_url(url, self.remote)
+        folder, files, names, is_listed = _list_url(url, self.remote)
         self.paths.append(_lay_out(url))
         base = _lay_out(folder)
         if len(self.files) + len(names) > _MOST_FILES:
@@ -198,13 +199,13 @@ class _Skeleton:
                 f"{self.where}: must have at most {_MOST_FILES} files below the folder or before "
                 "the first wildcard, but has more. Name a folder of fewer"
             )
-        for name in names:
+        stats = self.listed if is_listed else self.stats
+        for name, stat in names.items():
             path = f"{base}/{name}".lstrip("/")
             for part in path.split("/"):
                 check_name(DataLocation(dataset=files.location, file=name), part)
             self.files[path] = files, name
-            if stat is not None:
-                self.stats[path] = stat
+            stats[path] = stat
             self._write_placeholder(path)
 
     def _write_placeholder(self, path: str) -> None:
@@ -229,6 +230,13 @@ class _Skeleton:
     def path(self) -> str:
         """Location of the copies for local readers."""
         return JOINED.join(str(self.root / path) for path in self.paths)
+
+    def request_stat(self, path: str) -> FileStat:
+        """Return size and tag of a file, as its server sends them."""
+        if path not in self.stats:
+            files, name = self.files[path]
+            self.stats[path] = files.stat(name)
+        return self.stats[path]
 
     def choose(self, choose: Choose) -> list[str]:
         """Return the paths of the files that a reader chooses."""
@@ -284,34 +292,34 @@ def _expand(location: str, where: str) -> list[str]:
     return urls
 
 
-def _list_url(url: str, remote: Remote) -> tuple[str, RemoteFiles, list[str], FileStat | None]:
-    """Return the URL of a folder, it, the paths of its files that may be meant, a file's state."""
+def _list_url(url: str, remote: Remote) -> tuple[str, RemoteFiles, dict[str, FileStat], bool]:
+    """Return the URL of a folder, it, the files in it that may be meant, whether it was listed."""
     scheme, path = check_url(url), _lay_out(url)
     if scheme not in WEB and is_pattern(path):
         folder = _MAGIC.split(url, maxsplit=1)[0].rpartition("/")[0]
         files = make_remote_files(folder, remote)
-        return folder, files, _list_tree(files), None
+        return folder, files, _list_tree(files), True
     if "/" in path or scheme == "memory":  # else it is a bucket
         folder, name = split_url(url)
         files = make_remote_files(folder, remote)
         try:
-            return folder, files, [name], files.stat(name)
+            return folder, files, {name: files.stat(name)}, False
         except MissingShardError:
             if scheme in WEB:
                 raise
     files = make_remote_files(url, remote)
-    return url, files, _list_tree(files), None
+    return url, files, _list_tree(files), True
 
 
-def _list_tree(files: RemoteFiles) -> list[str]:
-    """Return the paths of all files below a folder, in order."""
-    found = sorted(files.walk())
+def _list_tree(files: RemoteFiles) -> dict[str, FileStat]:
+    """Return all files below a folder by their paths, in order, as its listing has them."""
+    found = files.walk()
     if not found:
         raise DataLocation(dataset=files.location).make_error(
             MissingShardError,
             "is not there. Check the URL",
         )
-    return found
+    return {path: found[path].stat for path in sorted(found)}
 
 
 def _lay_out(url: str) -> str:
@@ -326,23 +334,21 @@ def _find_or_make(
 ) -> LocalCopies | None:
     """Return the copies of files; None if another process has removed them in between."""
     pool = ForkSafeThreadPool(skeleton.remote.connections)
-    missing = [path for path in chosen if path not in skeleton.stats]
-    found = pool.map(lambda path: _request_stat(skeleton, path), missing)
-    stats = {**skeleton.stats, **dict(zip(missing, found, strict=True))}
-    versions = {path: _identify(skeleton, path, stats[path]) for path in chosen}
-    digest = hashlib.sha256(repr((sorted(skeleton.files), sorted(versions.items()))).encode())
-    final = skeleton.folder / digest.hexdigest()[:16]
-    held = lock_copies(final)
-    size = sum(stats[path].size for path in chosen)
-    if held is None or not _is_complete(skeleton, final, chosen, stats, pool):
-        if held is not None:  # files in it were changed or removed
-            shutil.rmtree(final, ignore_errors=True)
-        _fetch(skeleton, {path: stats[path] for path in chosen}, pool, progress)
+    stats = {path: skeleton.stats.get(path) or skeleton.listed[path] for path in chosen}
+    final, versions = _name_copies(skeleton, stats)
+    held = _lock_complete(skeleton, final, stats, pool)
+    if held is None and not _has_same_tags(skeleton, chosen):
+        stats = dict(zip(chosen, pool.map(skeleton.request_stat, chosen), strict=True))
+        final, versions = _name_copies(skeleton, stats)
+        held = _lock_complete(skeleton, final, stats, pool)
+    if held is None:
+        _fetch(skeleton, stats, pool, progress)
         with suppress(OSError):  # another process has just made it
             os.rename(skeleton.root, final)
         held = lock_copies(final)
         if held is None:
             return None
+        size = sum(stat.size for stat in stats.values())
         _LOG.info("%s: %d files, %d bytes, copied to %s", skeleton.where, len(chosen), size, final)
     else:
         _LOG.info("%s: %d files, read from copies in %s", skeleton.where, len(chosen), final)
@@ -359,9 +365,36 @@ def _find_or_make(
     )
 
 
-def _request_stat(skeleton: _Skeleton, path: str) -> FileStat:
-    files, name = skeleton.files[path]
-    return files.stat(name)
+def _name_copies(
+    skeleton: _Skeleton, stats: Mapping[str, FileStat]
+) -> tuple[Path, dict[str, str]]:
+    """Return the folder of the copies of files of some versions, and the versions by path."""
+    versions = {path: _identify(skeleton, path, stat) for path, stat in stats.items()}
+    digest = hashlib.sha256(repr((sorted(skeleton.files), sorted(versions.items()))).encode())
+    return skeleton.folder / digest.hexdigest()[:16], versions
+
+
+def _lock_complete(
+    skeleton: _Skeleton, folder: Path, stats: Mapping[str, FileStat], pool: ForkSafeThreadPool
+) -> CopiesLock | None:
+    """Return a lock on a folder of copies; None if it is not there, or was damaged."""
+    held = lock_copies(folder)
+    if held is None or _is_complete(skeleton, folder, stats, pool):
+        return held
+    shutil.rmtree(folder, ignore_errors=True)  # files in it were changed or removed
+    return None
+
+
+def _has_same_tags(skeleton: _Skeleton, chosen: Sequence[str]) -> bool:
+    """Return whether tags of listings are those that are sent for the files, by one of each."""
+    first_of_folder = {
+        id(skeleton.files[path][0]): path
+        for path in reversed(chosen)
+        if path not in skeleton.stats
+    }
+    return all(
+        skeleton.request_stat(path) == skeleton.listed[path] for path in first_of_folder.values()
+    )
 
 
 def _identify(skeleton: _Skeleton, path: str, stat: FileStat) -> str:
@@ -373,7 +406,6 @@ def _identify(skeleton: _Skeleton, path: str, stat: FileStat) -> str:
 def _is_complete(
     skeleton: _Skeleton,
     folder: Path,
-    chosen: Sequence[str],
     stats: Mapping[str, FileStat],
     pool: ForkSafeThreadPool,
 ) -> bool:
@@ -399,7 +431,7 @@ def _is_complete(
             return False
         return True
 
-    return isinstance(digests, dict) and all(pool.map(check, chosen))
+    return isinstance(digests, dict) and all(pool.map(check, stats))
 
 
 def _fetch(

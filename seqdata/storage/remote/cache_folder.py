@@ -266,12 +266,14 @@ def cache_lock(folder: Path, timeout: float) -> Iterator[None]:
 
 @contextmanager
 def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
-    """Turn the error of a full disk into one that names the space that is needed."""
+    """Turn the error of a full disk, or of the limit on file sizes, into one that says so."""
     try:
         yield
     except OSError as error:
         if error.errno not in _DISK_FULL_ERRORS:
             raise
+        if error.errno == errno.EFBIG:
+            raise _make_limit_error(folder) from error
         disk = os.fstatvfs(descriptor)  # the folder may be gone
         free = disk.f_bavail * disk.f_frsize
         raise CacheError.at(
@@ -280,6 +282,23 @@ def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
             "by ranges: remote='ranges'",
             file=str(folder), free=free,
         ) from error  # fmt: skip
+
+
+def _make_limit_error(folder: Path) -> CacheError:
+    """Return the error about a file that is larger than a process, or the disk, allows."""
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = (
+        "its file system allows. Pass Remote(cache_dir=...) on another disk"
+        if most == resource.RLIM_INFINITY
+        else f"`ulimit -f` allows (now {most} bytes). Raise it"
+    )
+    return CacheError.at(
+        f"{folder}: a file must not be larger than {limit}, or read by ranges: remote='ranges' "
+        f"({os.strerror(errno.EFBIG)})",
+        file=str(folder), limit=most,
+    )  # fmt: skip
 
 
 def allocate(descriptor: int, size: int) -> None:

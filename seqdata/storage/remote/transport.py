@@ -170,6 +170,7 @@ class FsspecFiles:
 
     def __init__(self, folder: str, remote: Remote) -> None:
         self._scheme = check_url(folder)
+        folder = f"{self._scheme}{folder[len(self._scheme) :]}"  # in lower case
         self._folder = folder
         self._folders: list[str] | None = None  # of the last listing
         self._location = redact_url(folder)
@@ -348,8 +349,12 @@ class FsspecFiles:
             self._paths = _, paths = os.getpid(), {}
         found = paths.get(name)
         if found is None:
-            url = self.url(name) if name else self._folder
-            system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
+            if "::" in name and self._scheme not in WEB:  # fsspec takes it for a chain
+                system, folder = self._get_filesystem()
+                path = f"{folder.rstrip('/')}/{name}"
+            else:
+                url = self.url(name) if name else self._folder
+                system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
             if system is not self._system:
                 self._system = system
                 keep_alive(system)
