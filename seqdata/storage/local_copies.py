@@ -365,9 +365,7 @@ def _find_or_make(
     )
 
 
-def _name_copies(
-    skeleton: _Skeleton, stats: Mapping[str, FileStat]
-) -> tuple[Path, dict[str, str]]:
+def _name_copies(skeleton: _Skeleton, stats: Mapping[str, FileStat]) -> tuple[Path, dict[str, str]]:
     """Return the folder of the copies of files of some versions, and the versions by path."""
     versions = {path: _identify(skeleton, path, stat) for path, stat in stats.items()}
     digest = hashlib.sha256(repr((sorted(skeleton.files), sorted(versions.items()))).encode())
@@ -388,9 +386,7 @@ def _lock_complete(
 def _has_same_tags(skeleton: _Skeleton, chosen: Sequence[str]) -> bool:
     """Return whether tags of listings are those that are sent for the files, by one of each."""
     first_of_folder = {
-        id(skeleton.files[path][0]): path
-        for path in reversed(chosen)
-        if path not in skeleton.stats
+        id(skeleton.files[path][0]): path for path in reversed(chosen) if path not in skeleton.stats
     }
     return all(
         skeleton.request_stat(path) == skeleton.listed[path] for path in first_of_folder.values()

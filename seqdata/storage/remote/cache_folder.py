@@ -92,7 +92,7 @@ def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
             with suppress(FileNotFoundError):  # renamed or removed in the meantime
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    size, used = status.st_size, status.st_mtime_ns
+                    size, used = status.st_size, status.st_atime_ns
                     found.append(CacheEntry(Path(entry.path), size, used, status.st_nlink > 1))
     return sorted(found, key=lambda entry: entry.last_used)
 

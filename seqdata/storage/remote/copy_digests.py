@@ -1,7 +1,8 @@
 """Digests of copies in the cache whose content no index names.
 
 The SHA-256 is recorded when a file is downloaded, in a small file next to the copy. It is compared
-at the first use of the copy in a process: a copy that was written to is not believed.
+at the first use of the copy in a process, and again if the copy was written to since: its bytes are
+not believed.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def read_digest(path: Path) -> str | None:
 
 
 def is_intact(descriptor: int, size: int, digest: str) -> bool:
-    """Return whether an open copy has a digest; it is computed once per process and file."""
+    """Return whether an open copy has a digest; it is computed once per process and version."""
     if _key(descriptor, digest) in _checked:
         return True
     if digest_file(descriptor, size) != digest:
@@ -76,4 +77,4 @@ def _remember(descriptor: int, digest: str) -> None:
 
 def _key(descriptor: int, digest: str) -> int:
     status = os.fstat(descriptor)
-    return hash((status.st_dev, status.st_ino, digest))
+    return hash((status.st_dev, status.st_ino, status.st_mtime_ns, digest))

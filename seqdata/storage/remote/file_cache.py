@@ -1,11 +1,12 @@
 """A cache of whole remote files on this machine: shared by its processes, bounded in bytes.
 
-A file is named by its content (its sha256, else its URL, size and tag; then its sha256 is recorded
-next to it, and compared at its first use in a process). It is downloaded to a temporary file under
-a lock, verified, and renamed into place; processes that wait for the lock then find it there. A reader holds a lock on a file for as long as it is mapped; only files without a
-lock are evicted. A killed process leaves nothing but an unlocked temporary file, which the next one
-removes. The process that downloads a file reads it through the descriptor that it was written to,
-so the folder may be removed at any time.
+A file is named by its content: its sha256, else its URL, size and tag; then its sha256 is recorded
+next to it, and compared at its first use in a process. It is downloaded to a temporary file under a
+lock, verified, and renamed into place; processes that wait for the lock then find it there. A
+reader holds a lock on a file for as long as it is mapped; only files without a lock are evicted. A
+killed process leaves nothing but an unlocked temporary file, which the next one removes. The
+process that downloads a file reads it through the descriptor that it was written to, so the folder
+may be removed at any time.
 """
 
 from __future__ import annotations
@@ -458,11 +459,11 @@ def log_damage(path: Path, location: DataLocation) -> None:
 def _map_cached(path: Path, descriptor: int, size: int, digest: str | None) -> CachedFile:
     """Map an open file, and record its use.
 
-    The lock outlives the descriptor: it belongs to the open file, which the mapping keeps open.
+    The lock outlives the descriptor: it belongs to the open file, which the mapping keeps open. The
+    time of the last change stays: it tells whether the file was written to.
     """
-    now = time.time_ns()
     try:
-        os.utime(descriptor, ns=(now, now))
+        os.utime(descriptor, ns=(time.time_ns(), os.fstat(descriptor).st_mtime_ns))
         mapping = get_kernel().map_file(descriptor, size) if size else b""
         return CachedFile(path, mapping, size, digest)
     except OSError as error:

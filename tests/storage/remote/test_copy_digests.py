@@ -1,4 +1,4 @@
-"""A copy whose bytes changed at the same size is not believed by the next process."""
+"""A copy whose bytes changed at the same size is not believed by the next opening."""
 
 import os
 
@@ -66,15 +66,17 @@ def gets(web):
     return found
 
 
+@pytest.mark.parametrize("is_same_process", [False, True])
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
-def test_a_changed_copy_is_dropped_and_downloaded_again(web, remote, name, caplog):
+def test_a_changed_copy_is_dropped_and_downloaded_again(web, remote, name, is_same_process, caplog):
     assert read(web, remote, name) == 1007
     gets(web)
     start_process()
     assert read(web, remote, name) == 1007
     assert not gets(web)  # an intact copy is believed
     change(remote)
-    start_process()
+    if not is_same_process:
+        start_process()
     assert read(web, remote, name) == 1007
     assert gets(web) == [f"/{name}"]
     assert any("is damaged and was dropped" in line for line in caplog.messages)
