@@ -13,6 +13,7 @@ version of all files, complete or not there, and locked for as long as it is rea
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -38,7 +39,14 @@ from seqdata.storage.remote.cache_folder import (
     make_folder_error,
     remove_unused_copies,
 )
-from seqdata.storage.remote.file_cache import CacheFullError, CacheRequest, FileCache, make_cache
+from seqdata.storage.remote.copy_digests import is_intact
+from seqdata.storage.remote.file_cache import (
+    CacheFullError,
+    CacheRequest,
+    FileCache,
+    log_damage,
+    make_cache,
+)
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import FileStat, RemoteFiles, check_name
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
@@ -51,6 +59,7 @@ Choose = Callable[[str], Iterable[Path]]
 _MAGIC = re.compile(r"[*?\[]")
 _READ_FIRST = (STATE_FILE, DATASET_DICT)  # small files by which others are chosen
 _MOST_FILES = 1 << 20
+_DIGESTS = ".sha256"  # name of the file of the copies' digests, in their folder
 _MAX_TRIES = 100  # attempts, if folders of the cache are removed in between
 _LOG = logging.getLogger("seqdata.remote")
 
@@ -173,6 +182,7 @@ class _Skeleton:
     paths: list[str] = field(default_factory=list)
     files: dict[str, tuple[RemoteFiles, str]] = field(default_factory=dict)
     stats: dict[str, FileStat] = field(default_factory=dict)
+    listed: dict[str, FileStat] = field(default_factory=dict)
 
     def locate(self, path: str) -> DataLocation:
         """Return the location of a remote file, for errors."""
@@ -181,7 +191,7 @@ class _Skeleton:
 
     def add(self, url: str) -> None:
         """Add the files that a URL may mean."""
-        folder, files, names, stat = _list_url(url, self.remote)
+        folder, files, names, is_listed = _list_url(url, self.remote)
         self.paths.append(_lay_out(url))
         base = _lay_out(folder)
         if len(self.files) + len(names) > _MOST_FILES:
@@ -189,13 +199,13 @@ class _Skeleton:
                 f"{self.where}: must have at most {_MOST_FILES} files below the folder or before "
                 "the first wildcard, but has more. Name a folder of fewer"
             )
-        for name in names:
+        stats = self.listed if is_listed else self.stats
+        for name, stat in names.items():
             path = f"{base}/{name}".lstrip("/")
             for part in path.split("/"):
                 check_name(DataLocation(dataset=files.location, file=name), part)
             self.files[path] = files, name
-            if stat is not None:
-                self.stats[path] = stat
+            stats[path] = stat
             self._write_placeholder(path)
 
     def _write_placeholder(self, path: str) -> None:
@@ -220,6 +230,13 @@ class _Skeleton:
     def path(self) -> str:
         """Location of the copies for local readers."""
         return JOINED.join(str(self.root / path) for path in self.paths)
+
+    def request_stat(self, path: str) -> FileStat:
+        """Return size and tag of a file, as its server sends them."""
+        if path not in self.stats:
+            files, name = self.files[path]
+            self.stats[path] = files.stat(name)
+        return self.stats[path]
 
     def choose(self, choose: Choose) -> list[str]:
         """Return the paths of the files that a reader chooses."""
@@ -275,34 +292,34 @@ def _expand(location: str, where: str) -> list[str]:
     return urls
 
 
-def _list_url(url: str, remote: Remote) -> tuple[str, RemoteFiles, list[str], FileStat | None]:
-    """Return the URL of a folder, it, the paths of its files that may be meant, a file's state."""
+def _list_url(url: str, remote: Remote) -> tuple[str, RemoteFiles, dict[str, FileStat], bool]:
+    """Return the URL of a folder, it, the files in it that may be meant, whether it was listed."""
     scheme, path = check_url(url), _lay_out(url)
     if scheme not in WEB and is_pattern(path):
         folder = _MAGIC.split(url, maxsplit=1)[0].rpartition("/")[0]
         files = make_remote_files(folder, remote)
-        return folder, files, _list_tree(files), None
+        return folder, files, _list_tree(files), True
     if "/" in path or scheme == "memory":  # else it is a bucket
         folder, name = split_url(url)
         files = make_remote_files(folder, remote)
         try:
-            return folder, files, [name], files.stat(name)
+            return folder, files, {name: files.stat(name)}, False
         except MissingShardError:
             if scheme in WEB:
                 raise
     files = make_remote_files(url, remote)
-    return url, files, _list_tree(files), None
+    return url, files, _list_tree(files), True
 
 
-def _list_tree(files: RemoteFiles) -> list[str]:
-    """Return the paths of all files below a folder, in order."""
-    found = sorted(files.walk())
+def _list_tree(files: RemoteFiles) -> dict[str, FileStat]:
+    """Return all files below a folder by their paths, in order, as its listing has them."""
+    found = files.walk()
     if not found:
         raise DataLocation(dataset=files.location).make_error(
             MissingShardError,
             "is not there. Check the URL",
         )
-    return found
+    return {path: found[path].stat for path in sorted(found)}
 
 
 def _lay_out(url: str) -> str:
@@ -317,23 +334,21 @@ def _find_or_make(
 ) -> LocalCopies | None:
     """Return the copies of files; None if another process has removed them in between."""
     pool = ForkSafeThreadPool(skeleton.remote.connections)
-    missing = [path for path in chosen if path not in skeleton.stats]
-    found = pool.map(lambda path: _request_stat(skeleton, path), missing)
-    stats = {**skeleton.stats, **dict(zip(missing, found, strict=True))}
-    versions = {path: _identify(skeleton, path, stats[path]) for path in chosen}
-    digest = hashlib.sha256(repr((sorted(skeleton.files), sorted(versions.items()))).encode())
-    final = skeleton.folder / digest.hexdigest()[:16]
-    held = lock_copies(final)
-    size = sum(stats[path].size for path in chosen)
-    if held is None or not _is_complete(final, {path: stats[path] for path in chosen}):
-        if held is not None:  # files in it were changed or removed
-            shutil.rmtree(final, ignore_errors=True)
-        _fetch(skeleton, {path: stats[path] for path in chosen}, pool, progress)
+    stats = {path: skeleton.stats.get(path) or skeleton.listed[path] for path in chosen}
+    final, versions = _name_copies(skeleton, stats)
+    held = _lock_complete(skeleton, final, stats, pool)
+    if held is None and not _has_same_tags(skeleton, chosen):
+        stats = dict(zip(chosen, pool.map(skeleton.request_stat, chosen), strict=True))
+        final, versions = _name_copies(skeleton, stats)
+        held = _lock_complete(skeleton, final, stats, pool)
+    if held is None:
+        _fetch(skeleton, stats, pool, progress)
         with suppress(OSError):  # another process has just made it
             os.rename(skeleton.root, final)
         held = lock_copies(final)
         if held is None:
             return None
+        size = sum(stat.size for stat in stats.values())
         _LOG.info("%s: %d files, %d bytes, copied to %s", skeleton.where, len(chosen), size, final)
     else:
         _LOG.info("%s: %d files, read from copies in %s", skeleton.where, len(chosen), final)
@@ -350,9 +365,32 @@ def _find_or_make(
     )
 
 
-def _request_stat(skeleton: _Skeleton, path: str) -> FileStat:
-    files, name = skeleton.files[path]
-    return files.stat(name)
+def _name_copies(skeleton: _Skeleton, stats: Mapping[str, FileStat]) -> tuple[Path, dict[str, str]]:
+    """Return the folder of the copies of files of some versions, and the versions by path."""
+    versions = {path: _identify(skeleton, path, stat) for path, stat in stats.items()}
+    digest = hashlib.sha256(repr((sorted(skeleton.files), sorted(versions.items()))).encode())
+    return skeleton.folder / digest.hexdigest()[:16], versions
+
+
+def _lock_complete(
+    skeleton: _Skeleton, folder: Path, stats: Mapping[str, FileStat], pool: ForkSafeThreadPool
+) -> CopiesLock | None:
+    """Return a lock on a folder of copies; None if it is not there, or was damaged."""
+    held = lock_copies(folder)
+    if held is None or _is_complete(skeleton, folder, stats, pool):
+        return held
+    shutil.rmtree(folder, ignore_errors=True)  # files in it were changed or removed
+    return None
+
+
+def _has_same_tags(skeleton: _Skeleton, chosen: Sequence[str]) -> bool:
+    """Return whether tags of listings are those that are sent for the files, by one of each."""
+    first_of_folder = {
+        id(skeleton.files[path][0]): path for path in reversed(chosen) if path not in skeleton.stats
+    }
+    return all(
+        skeleton.request_stat(path) == skeleton.listed[path] for path in first_of_folder.values()
+    )
 
 
 def _identify(skeleton: _Skeleton, path: str, stat: FileStat) -> str:
@@ -361,11 +399,35 @@ def _identify(skeleton: _Skeleton, path: str, stat: FileStat) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _is_complete(folder: Path, stats: Mapping[str, FileStat]) -> bool:
+def _is_complete(
+    skeleton: _Skeleton,
+    folder: Path,
+    stats: Mapping[str, FileStat],
+    pool: ForkSafeThreadPool,
+) -> bool:
+    """Return whether a folder holds all copies, as they were fetched.
+
+    Their bytes are those of the cache, which may have been written to; they are read once per
+    process.
+    """
     try:
-        return all(os.stat(folder / path).st_size == stat.size for path, stat in stats.items())
-    except OSError:
+        digests = json.loads((folder / _DIGESTS).read_bytes())
+    except (OSError, ValueError):
         return False
+
+    def check(path: str) -> bool:
+        try:
+            with open(folder / path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                is_same = is_intact(file.fileno(), size, digests.get(path, ""))
+        except OSError:
+            return False
+        if not (is_same and size == stats[path].size):
+            log_damage(folder / path, skeleton.locate(path))
+            return False
+        return True
+
+    return isinstance(digests, dict) and all(pool.map(check, stats))
 
 
 def _fetch(
@@ -374,7 +436,8 @@ def _fetch(
     pool: ForkSafeThreadPool,
     progress: bool | None,
 ) -> None:
-    """Put files in place of empty ones, from the cache."""
+    """Put files in place of empty ones, from the cache, and record their digests."""
+    digests: dict[str, str | None] = {}
     remote, total = skeleton.remote, sum(stat.size for stat in stats.values())
     if total > remote.cache_bytes:
         largest = max(stats, key=lambda path: stats[path].size)
@@ -389,7 +452,7 @@ def _fetch(
             files, name = skeleton.files[path]
             cache = make_cache(cast(RemoteFiles, _CountedFiles(files, on_bytes)))
             try:
-                _link(cache, CacheRequest(name, stat=stats[path]), skeleton, path)
+                digests[path] = _link(cache, CacheRequest(name, stat=stats[path]), skeleton, path)
             except CacheFullError as error:
                 raise _make_full_error(
                     skeleton, path, stats[path].size,
@@ -411,9 +474,14 @@ def _fetch(
                 bar.update(count.files, count.size, count.size)
 
         pool.map(link, stats)
+    try:
+        (skeleton.root / _DIGESTS).write_text(json.dumps(digests), encoding="utf-8")
+    except OSError as error:
+        raise make_folder_error(remote.copies, error) from error
 
 
-def _link(cache: FileCache, request: CacheRequest, skeleton: _Skeleton, path: str) -> None:
+def _link(cache: FileCache, request: CacheRequest, skeleton: _Skeleton, path: str) -> str | None:
+    """Give a file of the cache a second name in the folder of copies; return its digest."""
     target, size = skeleton.root / path, request.stat.size if request.stat else 0
     for _ in range(_MAX_TRIES):
         cached = cache.acquire_if_room(
@@ -432,7 +500,7 @@ def _link(cache: FileCache, request: CacheRequest, skeleton: _Skeleton, path: st
                 file=str(cache.remote.copies),
             ) from error
         if target.stat().st_size == size:
-            return
+            return cached.sha256
     raise CacheError.at(
         f"{cache.remote.folder}: must exist while files are opened, but is removed repeatedly. Do "
         "not remove it",

@@ -2,8 +2,11 @@
 
 import gc
 import os
+import resource
 import shutil
 import threading
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +16,8 @@ from seqdata.storage import local_copies
 from seqdata.storage.find_files import find_files
 from seqdata.storage.local_copies import fetch_copies, list_files
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
-from seqdata.storage.remote.transport import make_remote_files
+from seqdata.storage.remote.remote_files import FileStat
+from seqdata.storage.remote.transport import FsspecFiles, make_remote_files
 from seqdata_testing.faults.network import folder_of, served
 
 pytest.importorskip("s3fs")
@@ -87,6 +91,71 @@ def test_each_location_means_what_it_means_on_a_disk(place, url, folder, remote,
     assert not server.list_read()
 
 
+def test_a_listing_is_believed_so_that_a_later_opening_asks_for_no_file(url, remote, server):
+    server.requests.clear()
+    copies = fetch_copies(url, remote, texts)
+    first = Counter(request.split()[0] for request in server.requests if "." in request)
+    assert first == {"GET": 5, "HEAD": 1 + 6}  # one tells whose tags these are; each once fetched
+    server.requests.clear()
+    again = fetch_copies(url, remote, texts)
+    assert [request for request in server.requests if "." in request] == []
+    assert again.versions == copies.versions
+    assert read(again.path) == read(copies.path)
+
+
+def test_tags_that_only_the_listing_has_are_not_believed(url, remote, server, monkeypatch):
+    walk = FsspecFiles.walk
+
+    def walk_otherwise(files):
+        return {
+            path: replace(file, stat=FileStat(file.stat.size, "of a listing"))
+            for path, file in walk(files).items()
+        }
+
+    monkeypatch.setattr(FsspecFiles, "walk", walk_otherwise)
+    before = fetch_copies(url, remote, texts)
+    server.list_read()
+    assert read(fetch_copies(url, remote, texts).path) == read(before.path)
+    assert not server.list_read()
+    server.filesystem.pipe_file(f"{url}/b.txt", b"B" * 200)
+    after = fetch_copies(url, remote, texts)
+    assert dict(read(after.path))["b.txt"] == b"B" * 200
+
+
+@pytest.mark.parametrize("name", ["a#b.txt", "a?b.txt", "a[1].txt", "a::b.txt"])
+def test_a_key_in_a_bucket_may_have_any_sign(name, url, remote, server):
+    server.filesystem.call_s3(
+        "put_object", Bucket=url.partition("://")[2], Key=f"odd/{name}", Body=b"odd"
+    )
+    server.filesystem.pipe_file(f"{url}/odd/axb.txt", b"another")
+    found = read(fetch_copies(f"{url}/odd", remote, texts).path)
+    assert (name, b"odd") in found
+    assert len(found) == 2
+    if "::" not in name:
+        assert read(fetch_copies(f"{url}/odd/{name}", remote, texts).path) == [(name, b"odd")]
+    if name == "a?b.txt":
+        server.filesystem.rm_file(f"{url}/odd/{name}")
+        found = read(fetch_copies(f"{url}/odd/{name}", remote, texts).path)
+        assert found == [("axb.txt", b"another")]  # now it is a glob
+
+
+def test_a_scheme_in_capitals_is_the_same(url, folder, remote):
+    copies = fetch_copies(url.replace("s3://", "S3://"), remote, texts)
+    assert read(copies.path) == read(folder)
+
+
+def test_the_limit_on_the_size_of_files_is_no_full_disk(url, remote, server, tmp_path):
+    server.filesystem.pipe_file(f"{url}/large.txt", bytes(1 << 21))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(CacheError, match=r"`ulimit -f` allows \(now 1048576 bytes\)\. Raise"):
+            fetch_copies(f"{url}/large.txt", remote, texts)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert fetch_copies(f"{url}/large.txt", remote, texts)
+
+
 def test_several_locations_are_one(url, folder, remote):
     copies = fetch_copies(f"{url}/day=2::{url}/a.txt", remote, texts)
     assert read(copies.path) == read(f"{folder}/day=2::{folder}/a.txt")
@@ -131,7 +200,7 @@ def test_an_object_that_vanishes_while_files_are_fetched_is_named(url, remote, s
         server.filesystem.rm_file(f"{url}/day=1/part.2.txt")
         return texts(path)
 
-    with pytest.raises(MissingShardError, match=r'"day=1/part\.2\.txt"\): is not there') as caught:
+    with pytest.raises(MissingShardError, match=r'part\.2\.txt"\).*: is not there') as caught:
         fetch_copies(url, remote, choose)
     assert caught.value.details["file"] == "day=1/part.2.txt"
 

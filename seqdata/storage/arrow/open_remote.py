@@ -423,6 +423,8 @@ def _open_without_manifest(
                 "is not there. Check the location. A web server does not list files: name those "
                 "that are not a store, as 'x.parquet' or 'x-{000..017}.tar'",
             ) from None
+        if isinstance(error, MissingShardError):
+            raise _make_nothing_error(files) from None
         raise missing from None
     store_files = [name for name in names if STORE_FILES.names.fullmatch(name)]
     if store_files:
@@ -443,8 +445,14 @@ def _open_without_manifest(
             DataError, f"must hold files, but holds folders only{describe_folders(found)}"
         )
     if not names:
-        raise missing
+        raise _make_nothing_error(files)
     raise DataLocation(dataset=files.location).make_error(
         DataError,
         describe_other_files(names),
+    )
+
+
+def _make_nothing_error(files: RemoteFiles) -> DataError:
+    return DataLocation(dataset=files.location).make_error(
+        MissingShardError, "is not there: no file or folder has this name. Check the URL"
     )

@@ -321,6 +321,8 @@ def find_remote(
 ) -> tuple[list[RemoteShard], FoundFiles]:
     """Return the file at a URL, or those of its folder, in natural order; ``*`` stands for any.
 
+    A file with the very name is never taken for a glob.
+
     Returns:
         The files, and what was found besides.
 
@@ -338,18 +340,20 @@ def find_remote(
             check_name(DataLocation(dataset=redact_url(where), file=pattern), pattern)
             return [RemoteShard(where, pattern, remote)], FoundFiles(root=Path(), names=[pattern])
     listed = index.folder(RemoteShard(where, "", remote)).listed
+    files = make_remote_files(where, remote)
+    existing = list(_list_names(files) if listed is None else listed)
+    is_glob = pattern not in existing
 
     def is_wanted(name: str) -> bool:
-        return name.lower().endswith(suffixes) and fnmatch(name, pattern)
+        is_named = fnmatch(name, pattern) if is_glob else name == pattern
+        return is_named and name.lower().endswith(suffixes)
 
     if listed is None:
-        files = make_remote_files(where, remote)
-        existing = _list_names(files)
         found = find_listed(redact_url(where), existing, files.folders(), is_wanted)
         if pattern != "*":  # a glob leaves out what it does not name
             found = replace(found, others=(), hidden=(), folders=())
     else:
-        found = FoundFiles(root=Path(), names=list(filter(is_wanted, listed)))
+        found = FoundFiles(root=Path(), names=list(filter(is_wanted, existing)))
     names = found.names
     if not names:
         raise ConfigError(

@@ -23,6 +23,7 @@ from pathlib import Path
 from seqdata.errors import CacheError
 from seqdata.storage import file_lock
 from seqdata.storage.local_files import describe_limit
+from seqdata.storage.remote.copy_digests import name_digest
 
 PARTIAL_SUFFIX = ".part"
 POLL_SECONDS = 0.02  # seconds
@@ -35,6 +36,7 @@ COPIES = "seqdata-copies"
 """Name of the folder of copies, next to that of the cache."""
 _LOCK_FILE = ".lock"
 _CACHE_FILE_NAMES = re.compile(r"(u?[0-9a-f]{64}(\.[0-9]+-[0-9]+)?(\.part)?|\.seqdata-.+)")
+_DIGEST_NAMES = re.compile(r"\.u[0-9a-f]{64}\.sha256")  # see ``copy_digests``
 _OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_TRIES = 100  # attempts, if the folder is removed while it is created
@@ -90,7 +92,7 @@ def list_entries(folder: Path, exclude: Path | None = None) -> list[CacheEntry]:
             with suppress(FileNotFoundError):  # renamed or removed in the meantime
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    size, used = status.st_size, status.st_mtime_ns
+                    size, used = status.st_size, status.st_atime_ns
                     found.append(CacheEntry(Path(entry.path), size, used, status.st_nlink > 1))
     return sorted(found, key=lambda entry: entry.last_used)
 
@@ -121,6 +123,7 @@ def _evict_files(folder: Path, needed: int, exclude: Path) -> int:
         try:
             if try_lock(descriptor, entry.path):
                 entry.path.unlink(missing_ok=True)
+                name_digest(entry.path).unlink(missing_ok=True)
                 freed += entry.size
                 _LOG.info("%s: removed from the cache, %d bytes", entry.path, entry.size)
         finally:
@@ -263,12 +266,14 @@ def cache_lock(folder: Path, timeout: float) -> Iterator[None]:
 
 @contextmanager
 def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
-    """Turn the error of a full disk into one that names the space that is needed."""
+    """Turn the error of a full disk, or of the limit on file sizes, into one that says so."""
     try:
         yield
     except OSError as error:
         if error.errno not in _DISK_FULL_ERRORS:
             raise
+        if error.errno == errno.EFBIG:
+            raise _make_limit_error(folder) from error
         disk = os.fstatvfs(descriptor)  # the folder may be gone
         free = disk.f_bavail * disk.f_frsize
         raise CacheError.at(
@@ -277,6 +282,23 @@ def explain_full_disk(folder: Path, descriptor: int) -> Iterator[None]:
             "by ranges: remote='ranges'",
             file=str(folder), free=free,
         ) from error  # fmt: skip
+
+
+def _make_limit_error(folder: Path) -> CacheError:
+    """Return the error about a file that is larger than a process, or the disk, allows."""
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = (
+        "its file system allows. Pass Remote(cache_dir=...) on another disk"
+        if most == resource.RLIM_INFINITY
+        else f"`ulimit -f` allows (now {most} bytes). Raise it"
+    )
+    return CacheError.at(
+        f"{folder}: a file must not be larger than {limit}, or read by ranges: remote='ranges' "
+        f"({os.strerror(errno.EFBIG)})",
+        file=str(folder), limit=most,
+    )  # fmt: skip
 
 
 def allocate(descriptor: int, size: int) -> None:
@@ -306,7 +328,9 @@ def _write_marker(folder: Path) -> None:
     others = [
         name
         for name in names
-        if name not in (MARKER, _LOCK_FILE) and not _CACHE_FILE_NAMES.fullmatch(name)
+        if name not in (MARKER, _LOCK_FILE)
+        and not _CACHE_FILE_NAMES.fullmatch(name)
+        and not _DIGEST_NAMES.fullmatch(name)
     ]
     if marker_text:
         others.append(MARKER)

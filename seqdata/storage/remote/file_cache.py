@@ -1,11 +1,12 @@
 """A cache of whole remote files on this machine: shared by its processes, bounded in bytes.
 
-A file is named by its content (its sha256, else its URL, size and tag). It is downloaded to a
-temporary file under a lock, verified, and renamed into place; processes that wait for the lock then
-find it there. A reader holds a lock on a file for as long as it is mapped; only files without a
-lock are evicted. A killed process leaves nothing but an unlocked temporary file, which the next one
-removes. The process that downloads a file reads it through the descriptor that it was written to,
-so the folder may be removed at any time.
+A file is named by its content: its sha256, else its URL, size and tag; then its sha256 is recorded
+next to it, and compared at its first use in a process. It is downloaded to a temporary file under a
+lock, verified, and renamed into place; processes that wait for the lock then find it there. A
+reader holds a lock on a file for as long as it is mapped; only files without a lock are evicted. A
+killed process leaves nothing but an unlocked temporary file, which the next one removes. The
+process that downloads a file reads it through the descriptor that it was written to, so the folder
+may be removed at any time.
 """
 
 from __future__ import annotations
@@ -41,6 +42,13 @@ from seqdata.storage.remote.cache_folder import (
     remove_orphan,
     try_lock,
 )
+from seqdata.storage.remote.copy_digests import (
+    digest_file,
+    is_intact,
+    name_digest,
+    read_digest,
+    record_digest,
+)
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
 from seqdata.storage.remote.retry import make_changed_error
@@ -49,7 +57,6 @@ from seqdata.storage.shared_memory import AnonymousMemory
 
 REQUEST_BYTES = 8 << 20
 """Bytes of one request."""
-_DIGEST_BYTES = 1 << 20  # bytes at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +82,8 @@ class DownloadSpec:
     error: type[DataError] | None = None
 
 
-def download(spec: DownloadSpec, descriptor: int) -> None:
-    """Download a file.
+def download(spec: DownloadSpec, descriptor: int) -> str:
+    """Download a file; return its SHA-256.
 
     Args:
         spec: The file.
@@ -101,16 +108,17 @@ def download(spec: DownloadSpec, descriptor: int) -> None:
         _download_ranges(spec, descriptor)
         if spec.files.stat(spec.name, spec.location) != stat:
             raise make_changed_error(spec.location)
-        found = _digest_file(descriptor, spec.size) if spec.sha256 is not None else None
-        if found == spec.sha256:
-            return
+        found = digest_file(descriptor, spec.size)
+        if spec.sha256 in (None, found):
+            return found
         if is_last_try:
-            raise replace(spec.location, offset=0, length=spec.size).make_error(
-                spec.error or CorruptShardError,
-                f"must have sha256 {str(spec.sha256)[:16]}, but has {str(found)[:16]}: it was "
-                "replaced or is damaged. Restore it, or write the store again",
-                expected=spec.sha256, found=found,
-            )  # fmt: skip
+            break
+    raise replace(spec.location, offset=0, length=spec.size).make_error(
+        spec.error or CorruptShardError,
+        f"must have sha256 {str(spec.sha256)[:16]}, but has {found[:16]}: it was replaced or is "
+        "damaged. Restore it, or write the store again",
+        expected=spec.sha256, found=found,
+    )  # fmt: skip
 
 
 def _download_ranges(spec: DownloadSpec, descriptor: int) -> None:
@@ -134,13 +142,6 @@ def _download_ranges(spec: DownloadSpec, descriptor: int) -> None:
                 future.result()  # ends: every request has a timeout
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _digest_file(descriptor: int, size: int) -> str:
-    digest = hashlib.sha256()
-    for at in range(0, size, _DIGEST_BYTES):
-        digest.update(os.pread(descriptor, _DIGEST_BYTES, at))
-    return digest.hexdigest()
 
 
 _LOG = logging.getLogger("seqdata.remote")
@@ -174,11 +175,13 @@ class CachedFile:
         path: Its path.
         mapping: Its mapped bytes; they hold the lock.
         size: Its size in bytes.
+        sha256: Its digest, if the cache has recorded or computed it.
     """
 
     path: Path
     mapping: Any
     size: int
+    sha256: str | None = None
 
 
 class FileCache:
@@ -284,7 +287,7 @@ class FileCache:
         while True:  # ends: the process that downloads it returns it
             folder = prepare_folder(self.remote.folder)
             path = folder / self._make_file_name(request, size, stat)
-            cached = _open_cached(path, size, file_location)
+            cached = _open_cached(path, size, file_location, is_named=request.sha256 is not None)
             if cached is not None:
                 remove_orphan(_name_partial(path))  # of a process that was killed
                 return cached
@@ -302,7 +305,7 @@ class FileCache:
             location: Location of the file, for the log.
         """
         path = self.remote.folder / sha256
-        _log_damage(path, location)
+        log_damage(path, location)
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
@@ -354,10 +357,13 @@ class FileCache:
                 return None
             with explain_full_disk(folder, descriptor):
                 self._make_room(partial, descriptor, download_spec.size, release, timeout)
-                download(download_spec, descriptor)
-                os.fsync(descriptor)  # it is believed by its size later
-            cached = _map_cached(path, descriptor, download_spec.size)
+                digest = download(download_spec, descriptor)
+                os.fsync(descriptor)  # it may be believed by its size later
+            cached = _map_cached(path, descriptor, download_spec.size, digest)
             with cache_lock(folder, self.remote.stall_seconds):  # else neither name may be counted
+                if download_spec.sha256 is None:
+                    with explain_full_disk(folder, descriptor):
+                        record_digest(path, descriptor, digest)
                 move_into_place(partial, path, descriptor)
             with suppress(FileNotFoundError):  # the folder was removed
                 sync_file(folder)
@@ -413,36 +419,53 @@ def _name_partial(path: Path) -> Path:
     return path.with_name(f"{path.name}{PARTIAL_SUFFIX}")
 
 
-def _open_cached(path: Path, size: int, location: DataLocation) -> CachedFile | None:
-    """Lock and map a file; return None if it is not in the cache, or was written to."""
+def _open_cached(
+    path: Path, size: int, location: DataLocation, *, is_named: bool
+) -> CachedFile | None:
+    """Lock and map a file; return None if it is not in the cache, or was written to.
+
+    Args:
+        path: The file.
+        size: Its expected size in bytes.
+        location: Its location, for the log.
+        is_named: Whether it is named by its digest: its readers verify what they read.
+    """
     descriptor = open_cache_file(path)
     if descriptor is None:
         return None
     try:
         if not (try_lock(descriptor, path, shared=True) and is_still_at(descriptor, path)):
             return None  # it is being removed
-        if os.fstat(descriptor).st_size != size:  # it was written to
-            _log_damage(path, location)
+        digest = None if is_named else read_digest(path)
+        is_valid = os.fstat(descriptor).st_size == size
+        if is_valid and digest is not None:
+            is_valid = is_intact(descriptor, size, digest)
+        if not is_valid:  # it was written to
+            log_damage(path, location)
+        if not is_valid or (digest is None and not is_named):  # nothing says that it is intact
             path.unlink(missing_ok=True)
+            name_digest(path).unlink(missing_ok=True)
             return None
-        return _map_cached(path, descriptor, size)
+        return _map_cached(path, descriptor, size, digest)
     finally:
         os.close(descriptor)
 
 
-def _log_damage(path: Path, location: DataLocation) -> None:
+def log_damage(path: Path, location: DataLocation) -> None:
+    """Log that a copy is damaged and was dropped."""
     _LOG.warning("%s: its copy in the cache (%s) is damaged and was dropped", location, path)
 
 
-def _map_cached(path: Path, descriptor: int, size: int) -> CachedFile:
+def _map_cached(path: Path, descriptor: int, size: int, digest: str | None) -> CachedFile:
     """Map an open file, and record its use.
 
-    The lock outlives the descriptor: it belongs to the open file, which the mapping keeps open.
+    The lock outlives the descriptor: it belongs to the open file, which the mapping keeps open. The
+    time of the last change stays: it tells whether the file was written to.
     """
-    now = time.time_ns()
     try:
-        os.utime(descriptor, ns=(now, now))
-        return CachedFile(path, get_kernel().map_file(descriptor, size) if size else b"", size)
+        os.utime(descriptor, ns=(time.time_ns(), os.fstat(descriptor).st_mtime_ns))
+        mapping = get_kernel().map_file(descriptor, size) if size else b""
+        return CachedFile(path, mapping, size, digest)
     except OSError as error:
         raise CacheError.at(
             f"{path}: cannot be mapped ({error.strerror}). Raise {describe_limit(error)}",

@@ -40,7 +40,9 @@ class Remote:
             removed.
         storage_options: Options for fsspec, such as endpoint and credentials; never shown.
         retry_seconds: Time in seconds for which a failed request is repeated before it raises.
-        stall_seconds: Timeout of one attempt in seconds.
+            Each piece that arrives starts it again.
+        stall_seconds: Timeout of one request in seconds. After a timeout, requests are smaller, so
+            that a slow connection is enough: 64 KiB must arrive in this time.
         memory_bytes: Maximum number of bytes of downloaded ranges that a store keeps in each
             process, because slices of long sequences share blocks; default 64 MiB.
         gap: Maximum number of bytes between two ranges that ``"ranges"`` reads with one request;

@@ -81,6 +81,7 @@ def retry(
             causes = find_causes(error, handled)
             final_error = _make_final_error(error, causes, failure, attempt)
             reason, least_wait = describe_error(error, causes), find_retry_after(error)
+            limits = "stall_seconds=..., " if isinstance(error, TimeoutError) else ""
         if final_error is not None:
             raise final_error from None  # the cause may contain a URL with secrets
         wait = min(_LONGEST_BACKOFF, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
@@ -92,7 +93,8 @@ def retry(
             if endpoint is not None and "Timeout" in reason.partition(":")[0]:
                 reason += find_refusal(endpoint)
             raise failure.make_error(
-                reason, attempt, "Check the network, or wait longer with Remote(retry_seconds=...)",
+                reason, attempt,
+                f"Check the network, or wait longer with Remote({limits}retry_seconds=...)",
                 transient=True,
             ) from None  # fmt: skip
         _LOG.warning("%s: %s; attempt %d failed, retry in %.1f s", location, reason, attempt, wait)

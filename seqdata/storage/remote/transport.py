@@ -20,6 +20,7 @@ import hashlib
 import importlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -38,6 +39,7 @@ from seqdata.storage.remote.remote_files import (
     RemoteFiles,
     WritableFiles,
 )
+from seqdata.storage.remote.request_sizes import RequestSizes
 from seqdata.storage.remote.retry import (
     ShortBodyError,
     find_causes,
@@ -178,14 +180,25 @@ class FsspecFiles:
         remote: The options for reading.
     """
 
-    __slots__ = ("_folder", "_folders", "_location", "_paths", "_remote", "_scheme", "_system")
+    __slots__ = (
+        "_folder",
+        "_folders",
+        "_location",
+        "_paths",
+        "_remote",
+        "_request_sizes",
+        "_scheme",
+        "_system",
+    )
 
     def __init__(self, folder: str, remote: Remote) -> None:
         self._scheme = check_url(folder)
+        folder = f"{self._scheme}{folder[len(self._scheme) :]}"  # in lower case
         self._folder = folder
         self._folders: list[str] | None = None  # of the last listing
         self._location = redact_url(folder)
         self._remote = remote
+        self._request_sizes = RequestSizes(remote.stall_seconds)
         self._system: Any = None
         self._paths: tuple[int, dict[str, tuple[Any, str]]] = (os.getpid(), {})
         make_filesystem(self._scheme, encode_url(folder), remote)  # may raise
@@ -280,15 +293,25 @@ class FsspecFiles:
 
         def call(seconds: float) -> bytes:
             system, path = self._get_filesystem(name)
-            if self._scheme == "s3":
-                body: bytes = read_s3(system, path, start, stop, seconds)
-            else:
-                body = call_filesystem(system, "cat_file", (path,), seconds, start=start, end=stop)
-            if len(body) != stop - start:
-                raise ShortBodyError(f"{len(body)} of {stop - start} bytes were received")
+            end, begun = min(stop, at + self._request_sizes.max_bytes), time.monotonic()
+            try:
+                if self._scheme == "s3":
+                    body: bytes = read_s3(system, path, at, end, seconds)
+                else:
+                    body = call_filesystem(system, "cat_file", (path,), seconds, start=at, end=end)
+            except TimeoutError:
+                self._request_sizes.shrink()
+                raise
+            if len(body) != end - at:
+                raise ShortBodyError(f"{len(body)} of {end - at} bytes were received")
+            self._request_sizes.grow(len(body), time.monotonic() - begun)
             return body
 
-        return retry(call, file_location, self._remote)
+        pieces, at = [], start
+        while at < stop:  # ends: each piece arrives within ``Remote.retry_seconds``
+            pieces.append(retry(call, file_location, self._remote))
+            at += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def check_same(self, name: str, stat: FileStat, location: DataLocation | None = None) -> None:
         """Raise if a file was replaced; see ``RemoteFiles``."""
@@ -351,8 +374,12 @@ class FsspecFiles:
             self._paths = _, paths = os.getpid(), {}
         found = paths.get(name)
         if found is None:
-            url = self.url(name) if name else self._folder
-            system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
+            if "::" in name and self._scheme not in WEB:  # fsspec takes it for a chain
+                system, folder = self._get_filesystem()
+                path = f"{folder.rstrip('/')}/{name}"
+            else:
+                url = self.url(name) if name else self._folder
+                system, path = make_filesystem(self._scheme, encode_url(url), self._remote)
             if system is not self._system:
                 start_filesystem(system)
                 keep_alive(system)

@@ -25,8 +25,8 @@ WEB = ("http", "https")
 _USER_INFO = re.compile(  # in URLs of Azure a lone name is the container, not the user
     r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
 )
-_QUERY = re.compile(  # a bracket that closes may be of the sentence
-    r"(://[^\s'\"?#]*)[?#](?:[^\s'\")>]|\)(?=[\w&=%]))*"
+_QUERY = re.compile(  # of web addresses only; a bracket that closes may be of the sentence
+    r"(https?://[^\s'\"?#]*)[?#](?:[^\s'\")>]|\)(?=[\w&=%]))*", re.IGNORECASE
 )
 _SIGNED = ("x-amz-", "x-goog-", "x-oss-", "x-cos-")  # of AWS, Google, Alibaba and Tencent
 _SIGNATURES = {
@@ -64,14 +64,17 @@ def check_url(url: str) -> str:
 def redact_url(url: str) -> str:
     """Return a URL for messages: without the user's name and password, and without its query.
 
+    Only web addresses have queries and fragments: the names in a bucket may have their signs.
+
     Examples:
-        >>> redact_url("https://me:secret@host/data?signature=abc") 'https://host/data'
+        >>> redact_url("https://me:secret@host/data?signature=abc"), redact_url("s3://bucket/a#1")
+        ('https://host/data', 's3://bucket/a#1')
     """
     return redact_secrets(url).rstrip("/") or url
 
 
 def redact_secrets(text: str) -> str:
-    """Return a string with user, password, query and fragment removed from its URLs."""
+    """Return a string with user and password, and query and fragment of the web, removed."""
     if _is_web(text):  # a location, whose name may hold blanks and quotes
         text = re.split("[?#]", text, maxsplit=1)[0]
     return _QUERY.sub(r"\1", _USER_INFO.sub(r"\1\2", text))

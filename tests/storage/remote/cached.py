@@ -21,7 +21,7 @@ def files_in(tmp_path):
     """Name and size of what is in the cache; what is removed meanwhile is not."""
     found = {}
     for one in folder_in(tmp_path).iterdir():
-        if one.name not in (".lock", "CACHEDIR.TAG"):
+        if one.name not in (".lock", "CACHEDIR.TAG") and one.suffix != ".sha256":
             with contextlib.suppress(FileNotFoundError):
                 found[one.name] = one.stat().st_size
     return found

@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import sys
 import weakref
+from dataclasses import replace
 
 import pytest
 
 from seqdata import ConfigError, FingerprintMismatch, Remote, RemoteReadError
 from seqdata.runs.locations import make_absolute
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
+from seqdata.storage.remote.request_sizes import SMALLEST_REQUEST
 from seqdata.storage.remote.transport import make_remote_file, make_remote_files
 from seqdata.storage.remote.urls import join_url, redact_secrets, redact_url, split_url
 from seqdata_testing.faults import network
@@ -254,3 +256,50 @@ def test_a_file_is_known_by_its_own_url(file_server, tmp_path):
 def test_what_a_run_notes_of_its_data_holds_nothing_secret():
     assert make_absolute("https://me:pw@h/data?Signature=x") == "https://h/data"
     assert make_absolute("s3://bucket/data") == "s3://bucket/data"
+
+
+def only_small(most):
+    """Send small bodies; stop in the middle of larger ones until the client gives up."""
+
+    def fault(answer, handler):
+        if len(answer.body) <= most:
+            network.send(answer, handler)
+            return
+        network.send(replace(answer, body=answer.body[:most]), handler, length=len(answer.body))
+        handler.wfile.flush()
+        while handler.connection.recv(1 << 16):  # ends: the client closes it
+            pass
+        handler.close_connection = True
+
+    return fault
+
+
+def test_after_a_timeout_requests_are_smaller_so_that_a_slow_link_is_enough(file_server, tmp_path):
+    (tmp_path / "data" / "large.bin").write_bytes(CONTENT * 40)
+    remote = make_quick_remote(
+        tmp_path, stall_seconds=patient(0.5), retry_seconds=patient(2), connections=2
+    )
+    file_server.fault = only_small(2 * SMALLEST_REQUEST)
+    files = make_remote_files(file_server.url, remote)
+    assert files.read("large.bin", 5, len(CONTENT) * 40 - 5) == (CONTENT * 40)[5:-5]
+    cached = make_cache(files).acquire(CacheRequest("large.bin"))
+    assert bytes(memoryview(cached.mapping)) == CONTENT * 40
+
+
+def test_requests_grow_again_when_they_are_quick(file_server, tmp_path):
+    (tmp_path / "data" / "large.bin").write_bytes(CONTENT * 40)
+    files = make_remote_files(file_server.url, Remote(cache_dir=tmp_path / "cache"))
+    files._request_sizes.shrink()
+    assert files.read("large.bin", 0, len(CONTENT) * 40) == CONTENT * 40
+    bodies = [path for method, path in file_server.requests if method == "GET"]
+    assert len(bodies) == 4  # 64, 128 and 256 KiB, and the rest of 640
+
+
+def test_the_advice_after_a_timeout_names_both_limits(file_server, tmp_path):
+    files = make_remote_files(
+        file_server.url, make_quick_remote(tmp_path, stall_seconds=patient(0.2))
+    )
+    file_server.fault = only_small(100)
+    text = r"wait longer with Remote\(stall_seconds=\.\.\., retry_seconds=\.\.\.\)"
+    with pytest.raises(RemoteReadError, match=text):
+        files.read("file.bin", 0, 1000)

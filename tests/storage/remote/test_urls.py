@@ -3,9 +3,13 @@
 import importlib.util
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from seqdata import ConfigError, Remote, open_store, write_store
+from seqdata import ConfigError, MissingShardError, Remote, open_store, write_store
+from seqdata.storage.indexed.find_files import find_remote
+from seqdata.storage.indexed.index_folder import DataIndex
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
 from seqdata.storage.remote.transport import make_remote_files
 from seqdata.storage.remote.urls import (
@@ -19,6 +23,7 @@ from seqdata.storage.remote.urls import (
     split_url,
 )
 from seqdata_testing.faults.network import Answer, folder_of, served
+from tests.storage.indexed.samples import make_index
 
 ABSENT = [name for name, package in PACKAGES.items() if not importlib.util.find_spec(package)]
 URLS = {
@@ -146,6 +151,49 @@ def test_brackets_do_not_end_a_query():
 )
 def test_what_is_encoded_stays_as_it_is(url):
     assert encode_url(url) == url
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a#b?c=d", "a[1]"])
+def test_names_in_buckets_keep_the_signs_of_queries(name, tmp_path):
+    url = f"s3://bucket/{name}.csv"
+    assert redact_url(url) == redact_secrets(url) == url
+    assert redact_secrets(f"'{url}': must") == f"'{url}': must"
+    assert redact_url(f"S3://me:pw@bucket/{name}") == f"S3://bucket/{name}"
+    text = f"{url} and https://host/x?key=secret"
+    assert redact_secrets(text) == f"{url} and https://host/x"
+    assert redact_secrets("'HTTPS://host/x?key=secret'") == "'HTTPS://host/x'"
+    bucket = fsspec.filesystem("memory")
+    pq.write_table(pa.table({"v": [[1.0, 2.0]]}), tmp_path / "x.parquet")
+    bucket.pipe_file(f"/{tmp_path.name}/{name}.parquet", (tmp_path / "x.parquet").read_bytes())
+    store = open_store(
+        f"memory://{tmp_path.name}/{name}.parquet", remote=Remote(cache_dir=tmp_path / "cache")
+    )
+    assert store[0]["v"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["a?1.bin", "a[1].bin", "a*1.bin"])
+def test_a_file_with_the_very_name_wins_over_a_glob(name, tmp_path):
+    bucket, index = fsspec.filesystem("memory"), DataIndex(make_index().format_identity)
+    remote = Remote(cache_dir=tmp_path / "cache")
+    url = f"memory://{tmp_path.name}-globs/{name}"
+    for each in ("axx1.bin", "a1.bin", "ax1.bin", name):
+        bucket.pipe_file(f"/{tmp_path.name}-globs/{each}", b"x")
+    found, _ = find_remote(url, remote, (".bin",), index)
+    assert [shard.name for shard in found] == [name]
+    bucket.rm_file(f"/{tmp_path.name}-globs/{name}")
+    found, _ = find_remote(url, remote, (".bin",), index)
+    assert name not in [shard.name for shard in found]
+    assert found
+
+
+def test_nothing_at_a_url_is_said_of_the_url_and_not_of_a_manifest(tmp_path):
+    remote = Remote(cache_dir=tmp_path / "cache")
+    with pytest.raises(MissingShardError) as error:
+        open_store(f"memory://{tmp_path.name}/none.csv", remote=remote)
+    assert str(error.value) == (
+        f"memory://{tmp_path.name}/none.csv: is not there: no file or folder has this name. "
+        "Check the URL"
+    )
 
 
 def at_one_time(root):
