@@ -132,7 +132,8 @@ def describe_shares(options: DataOptions, store: Store, parts: Mapping[DataKind,
         store: The source that is split.
         parts: Its parts.
     """
-    fractions, given = options.split_parts, options.split_options
+    fractions: dict[Any, Any] = {**options.split_parts}
+    given = options.split_options
     if any(isinstance(each, str) for each in fractions.values()) or given.get("along") is not None:
         return []
     if given.get("exact") or given.get("stratify") is not None:
@@ -141,22 +142,22 @@ def describe_shares(options: DataOptions, store: Store, parts: Mapping[DataKind,
     if far <= _FAR:
         return []
     try:
-        exact: Any = split(store, dict(fractions), **{**given, "exact": True})
+        exact: Any = split(store, fractions, **{**given, "exact": True})
     except ConfigError:  # a part is empty then
         return []
     if _find_farthest(fractions, exact) >= far:
         return []
     found = ", ".join(f"{kind} {len(parts[kind]):,}" for kind in fractions)
     return [
-        f"parts are {found} of {len(store):,} sequences, farther from {dict(fractions)} than they "
+        f"parts are {found} of {len(store):,} sequences, farther from {fractions} than they "
         "need to be: each is chosen by a hash. Write 'exact': True in `split` for exact fractions"
     ]
 
 
-def _find_farthest(fractions: Mapping[DataKind, Any], parts: Mapping[Any, Any]) -> float:
+def _find_farthest(fractions: Mapping[Any, Any], parts: Mapping[Any, Any]) -> float:
     """Return by how much the share of a part differs from its fraction at most."""
     total = sum(len(parts[kind]) for kind in fractions)
-    return max(abs(len(parts[kind]) / total - share) for kind, share in fractions.items())
+    return max(abs(len(parts[kind]) / total - float(each)) for kind, each in fractions.items())
 
 
 def select_where(

@@ -159,7 +159,8 @@ class EventDataModule(SequenceDataModule):
         if next_event is not None and next_event not in self.categorical:
             needed = f"one of {', '.join(self.categorical)}, the categorical columns"
             raise ConfigError(must_be(f"{_OWNER}: `next_event`", needed, repr(next_event)))
-        _check_label(label, {name: getattr(self, name) for name in _INPUTS})
+        inputs = self.categorical, self.numeric, self.static
+        _check_label(label, dict(zip(_INPUTS, inputs, strict=True)))
         per_sequence = [*self.static, *([] if label is None else [label])]
         per_sequence += [name for name in (balance, split_by) if name not in (None, "id", id)]
         table = EventTable(
@@ -174,9 +175,7 @@ class EventDataModule(SequenceDataModule):
             missing="nan" if is_table else None,
             prepare=table,
             split=_make_split(check_split(_OWNER, split), time, split_by, id),
-            statistics=EventStatistics(
-                self.categorical, self.numeric, self.static, label, min_count
-            ),
+            statistics=EventStatistics(*inputs, label, min_count),
             batching=batching if balance is None else Weighted(batching, balanced(balance)),
             eval_batching=batching,
             shift=0 if next_event is None else {next_event: 1},

@@ -167,8 +167,7 @@ class ForecastDataModule(SequenceDataModule):
     ) -> None:
         history = _check_windows(context, horizon, stride, min_history, batch_size, train_windows)
         make_scale(scale)
-        self.context, self.horizon, self.time = context, horizon, time
-        self._history = history
+        self.context, self.horizon, self.time, self._history = context, horizon, time, history
         self.target = as_names(_OWNER, "target", target)
         self.known = as_names(_OWNER, "known", known)
         self.observed = as_names(_OWNER, "observed", observed)

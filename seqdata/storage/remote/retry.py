@@ -109,13 +109,13 @@ def find_causes(error: BaseException, handled: BaseException | None = None) -> l
         handled: What the caller was handling when it made the call: no cause.
     """
     causes: list[BaseException] = []
-    cause: BaseException | None = error
+    latest = error
     while True:
-        hidden = cause.__suppress_context__
-        cause = cause.__cause__ or (None if hidden else cause.__context__)
+        cause = latest.__cause__ or (None if latest.__suppress_context__ else latest.__context__)
         if cause is None or any(cause is known for known in (error, handled, *causes)):
             return causes
         causes.append(cause)
+        latest = cause
 
 
 def find_reason(error: FileNotFoundError, causes: Sequence[BaseException]) -> Exception | None:
