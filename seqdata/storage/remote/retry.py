@@ -107,13 +107,13 @@ def find_causes(error: BaseException, handled: BaseException | None = None) -> l
         handled: What the caller was handling when it made the call: no cause.
     """
     causes: list[BaseException] = []
-    cause: BaseException | None = error
+    last = error
     while True:
-        hidden = cause.__suppress_context__
-        cause = cause.__cause__ or (None if hidden else cause.__context__)
+        cause = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
         if cause is None or any(cause is known for known in (error, handled, *causes)):
             return causes
         causes.append(cause)
+        last = cause
 
 
 def find_reason(error: FileNotFoundError, causes: Sequence[BaseException]) -> Exception | None:
