@@ -242,11 +242,13 @@ def _describe_sysctl(name: str) -> str:
 
 def _open_link(root: Path, name: str, location: DataLocation) -> int:
     try:
-        target = (root / name).resolve()
-    except (RuntimeError, OSError) as error:  # before Python 3.13, and since
+        target: Path | None = (root / name).resolve()
+    except (RuntimeError, OSError):  # a loop, before Python 3.13
+        target = None
+    if target is None or target.is_symlink():  # a loop, since Python 3.13
         raise location.make_error(
             DataError, "must lead to a file, but is a link to itself. Restore it"
-        ) from error
+        )
     if not target.is_relative_to(root.resolve()):
         raise location.make_error(
             DataError,
