@@ -481,7 +481,7 @@ def _fetch(
 
 
 def _link(cache: FileCache, request: CacheRequest, skeleton: _Skeleton, path: str) -> str | None:
-    """Give a file of the cache a second name in the folder of copies; return its digest."""
+    """Link a file of the cache in the folder of copies; return its digest."""
     target, size = skeleton.root / path, request.stat.size if request.stat else 0
     for _ in range(_MAX_TRIES):
         cached = cache.acquire_if_room(

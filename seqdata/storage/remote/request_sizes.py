@@ -1,4 +1,4 @@
-"""How many bytes one request may ask for: fewer where a request did not end in time.
+"""The number of bytes that one request asks for: fewer after a request reached its timeout.
 
 All requests of a process share its link, so that a large range may need longer than
 ``Remote.stall_seconds`` although bytes arrive all the time. After a timeout, ranges are read in
@@ -27,11 +27,11 @@ class RequestSizes:
         self.max_bytes = _UNLIMITED
 
     def shrink(self) -> None:
-        """Let requests be small: one has reached its timeout."""
+        """Make requests small after a timeout."""
         self.max_bytes = SMALLEST_REQUEST
 
     def grow(self, size: int, seconds: float) -> None:
-        """Let requests be larger if one was quick.
+        """Make requests larger after a quick one.
 
         Args:
             size: Its bytes.
