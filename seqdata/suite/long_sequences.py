@@ -224,7 +224,7 @@ def _find_lacking(store: Store, name: str, source: Any) -> list[str]:
     root = path if path.is_dir() else path.parent
     found: list[str] = []
     with suppress(SeqDataError, OSError):
-        backend = find_opener(source, host=default_host())
+        backend: Any = find_opener(source, host=default_host())
         for shard in store.shards if hasattr(backend, "find_lacking") else ():
             found += backend.find_lacking(root / shard, name)
     return found
