@@ -224,7 +224,7 @@ class LongSequenceDataModule(SequenceDataModule):
 
 
 def _make_labels_error(store: Store, labels: str, source: Any) -> ConfigError:
-    """Return the error about labels that are no field, with the recordings that lack them."""
+    """Return the error about labels that are not a field, with the recordings that lack them."""
     error = make_unknown_name_error(_OWNER, "field", labels, store.fields)
     is_local = source is not None and not is_remote(source)
     lacking = _find_lacking(store, labels, source) if is_local else []

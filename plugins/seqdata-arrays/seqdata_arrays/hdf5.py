@@ -99,7 +99,7 @@ class HDF5(ArrayOptions):
     def find_lacking(self, path: Path, name: str) -> list[str]:
         """Return the ids of a local file's recordings without an attribute that others of it have.
 
-        Such an attribute is no field.
+        Such an attribute does not become a field.
 
         Args:
             path: The file.
