@@ -140,7 +140,7 @@ def test_a_folder_in_a_bucket_is_opened_as_what_lies_in_it(s3, bucket, remote, t
         served(folder_of(tmp_path / "data")) as web,  # which lists nothing
         pytest.raises(MissingShardError, match=r"does not list files: name .* as 'x"),
     ):
-        open_store(web.url, remote=remote())
+        open_store(web.url, remote=Remote(cache_dir=tmp_path / "web"))
 
 
 def test_shards_are_written_to_memory_and_not_to_a_web_address(tmp_path, whole):

@@ -25,8 +25,8 @@ WEB = ("http", "https")
 _USER_INFO = re.compile(  # in URLs of Azure a lone name is the container, not the user
     r"((?<!abfs)(?<!az)://)[^/@\s'\"]*@|(://)[^/@\s'\"]*:[^/@\s'\"]*@", re.IGNORECASE
 )
-_QUERY = re.compile(  # of web addresses only; a bracket that closes may be of the sentence
-    r"(https?://[^\s'\"?#]*)[?#](?:[^\s'\")>]|\)(?=[\w&=%]))*", re.IGNORECASE
+_QUERY = re.compile(  # a bracket that closes may be of the sentence
+    r"([\w+.-]+)(://[^\s'\"?#]*)([?#](?:[^\s'\")>]|\)(?=[\w&=%]))*)"
 )
 _SIGNED = ("x-amz-", "x-goog-", "x-oss-", "x-cos-")  # of AWS, Google, Alibaba and Tencent
 _SIGNATURES = {
@@ -64,7 +64,7 @@ def check_url(url: str) -> str:
 def redact_url(url: str) -> str:
     """Return a URL for messages: without the user's name and password, and without its query.
 
-    Only web addresses have queries and fragments: the names in a bucket may have their signs.
+    Names in a bucket may have ``?`` and ``#``, which stay unless a signature follows.
 
     Examples:
         >>> redact_url("https://me:secret@host/data?signature=abc"), redact_url("s3://bucket/a#1")
@@ -74,10 +74,21 @@ def redact_url(url: str) -> str:
 
 
 def redact_secrets(text: str) -> str:
-    """Return a string with user and password, and query and fragment of the web, removed."""
+    """Return a string with user, password, query and fragment removed from its URLs.
+
+    Names in a bucket may have ``?`` and ``#``, which stay unless a signature follows.
+    """
     if _is_web(text):  # a location, whose name may hold blanks and quotes
         text = re.split("[?#]", text, maxsplit=1)[0]
-    return _QUERY.sub(r"\1", _USER_INFO.sub(r"\1\2", text))
+    return _QUERY.sub(_cut_query, _USER_INFO.sub(r"\1\2", text))
+
+
+def _cut_query(found: re.Match[str]) -> str:
+    scheme, address, query = found.groups()
+    is_bucket = scheme.lower() in PACKAGES and scheme.lower() not in WEB
+    if is_bucket and _strip_signature(query[1:]) == query[1:]:
+        return found[0]
+    return f"{scheme}{address}"
 
 
 def identify_url(url: str) -> str:
