@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -57,6 +58,9 @@ def home(tmp_path, monkeypatch):
     """Nothing but the option says where the server and the cache are."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
+    fsspec.get_filesystem_class(
+        "s3"
+    ).clear_instance_cache()  # fsspec keeps what it found without options
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # what Lightning itself calls
@@ -248,6 +252,7 @@ def test_a_replay_reads_in_the_way_of_the_run(bucket, local, remote, monkeypatch
 
 def test_a_replay_without_credentials_says_so(bucket, remote):
     fit(data_of(f"{bucket}/a", remote=remote), max_epochs=1)
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     with pytest.raises(RemoteReadError, match="permissions and credentials"):
         remake(1)
 
