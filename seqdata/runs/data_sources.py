@@ -127,7 +127,7 @@ class DataSources:
 
     @property
     def split_notes(self) -> list[str]:
-        """What was noticed when the source was split."""
+        """Notes on the split of the source."""
         return list(self._split_notes)
 
     @property

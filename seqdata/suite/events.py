@@ -187,7 +187,7 @@ class EventDataModule(SequenceDataModule):
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Sizes that a model needs, as of ``SequenceDataModule``; a label is no feature.
+        """Sizes that a model needs, as of ``SequenceDataModule``; the label is not a feature.
 
         Raises:
             SeqDataError: If the data cannot be opened.

@@ -96,7 +96,7 @@ class ForecastDataModule(SequenceDataModule):
         train_windows: ``random``: one window at a random start in each stride, another one in every
             epoch; ``all``: the windows at every stride.
         anchor: Whether windows for evaluation are aligned to the ``end`` or the ``start`` of each
-            series. Where a part is no multiple of ``horizon``, its first timesteps have no
+            series. If a part is not a multiple of ``horizon``, its first timesteps have no
             forecast, or with ``start`` its last ones; ``describe`` counts them. For a forecast of
             every timestep pass ``stride=1``, or parts that are multiples of ``horizon``.
         split: Parts of the time: ranges, ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, or

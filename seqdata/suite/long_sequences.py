@@ -121,8 +121,9 @@ class LongSequenceDataModule(SequenceDataModule):
             mode ``windows``; None: 64.
         chunk: Timesteps of a chunk; in mode ``windows`` of a window; None: ``seconds``.
         labels: Field of labels, per timestep or per recording: strings and integers become classes
-            by the training part; floats stay numbers, float32 as they are, and are no features. A
-            recording without its label, a NaN, is an error; a NaN of a timestep stays; None: none.
+            by the training part; floats stay numbers, float32 as they are, and do not count as
+            features. A recording without its label, a NaN, is an error; a NaN of a timestep stays;
+            None: none.
         group: Column whose equal values make a recording, of a table; rows are in its order.
         split: Fractions of the recordings, with ``"exact": True`` exact ones, or ranges of
             timesteps or dates with ``"along"``.
@@ -200,7 +201,7 @@ class LongSequenceDataModule(SequenceDataModule):
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Sizes that a model needs, as of ``SequenceDataModule``; labels are no feature.
+        """Sizes that a model needs, as of ``SequenceDataModule``; labels are not features.
 
         Raises:
             SeqDataError: If the data cannot be opened.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from seqdata import (
@@ -145,7 +145,14 @@ def test_windows_are_within_half_a_sample_of_their_time(drawn, seed):
     policy = Windows(2, 1, batch_size=5, axis="time")
     if not any(len(row["a"]) >= 2 for row in sequences):
         return
-    for batch in Loader(store, policy, seed=seed):
+    try:
+        loader = Loader(store, policy, seed=seed)
+        batches = list(loader)
+    except ConfigError as error:
+        if "linked axes must begin and end together" not in str(error):
+            raise
+        reject()
+    for batch in batches:
         for name, rate, offset in zip("bc", rates[1:], offsets[1:], strict=True):
             for row, number in enumerate(batch.ids.tolist()):
                 count = len(sequences[number][name])

@@ -64,7 +64,7 @@ class _Variable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Place:
-    """Where the values of a variable lie.
+    """Location of the values of a variable.
 
     Attributes:
         shape: Its shape.

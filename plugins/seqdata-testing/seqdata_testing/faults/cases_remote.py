@@ -78,7 +78,8 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     found += [
         FaultCase(
             fault="C1", way=f"{target.name} remote, {way}",
-            tries=partial(try_remote.read_without_room, target, disk), must=_NO_ROOM,
+            tries=partial(try_remote.read_without_room, target, disk),
+            must=_NO_ROOM if disk else replace(_NO_ROOM, details=("file", "limit")),
             quick=not disk,
         )
         for disk, way in ((False, "a file that may not grow"), (True, "a full disk"))
