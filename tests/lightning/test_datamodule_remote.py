@@ -275,7 +275,7 @@ def test_doctor_opens_the_data_of_a_run_as_the_run_did(bucket, local, remote, mo
     shards = [one for one in findings if one["name"] == "shards"]
     assert [one["state"] for one in shards] == ["ok", "ok", "ok"], done.output
     done = CliRunner().invoke(app, ["doctor", "--leaks", NAME])
-    assert "train" in done.output
+    assert "val and test: same sequences: 40 sequences are in both" in done.output
     assert done.exit_code in (0, 1), done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
 
