@@ -21,8 +21,8 @@ from seqdata.policies.windows import Windows
 from seqdata.protocols import Store
 from seqdata.storage.fields import is_text
 from seqdata.storage.remote.options import Remote
+from seqdata.storage.span_store import find_contexts
 from seqdata.suite.forecast_table import OBSERVED, ForecastTable, Gaps, MissingTargets
-from seqdata.suite.omissions import count_omissions
 from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
 
 _OWNER = "forecast"
@@ -219,7 +219,7 @@ class ForecastDataModule(SequenceDataModule):
             store = self._sources.get_store(kind)
             if store is None or self._options.find_part(kind) not in (None, kind):
                 continue
-            found = count_omissions(store, windows, self.time, self.context - self._history)
+            found = _count_omissions(store, windows, self.time, self.context - self._history)
             if found.without_history:
                 yield (
                     f"  {kind}: {found.without_history:,} of {found.timesteps:,} timesteps have no "
@@ -234,6 +234,44 @@ class ForecastDataModule(SequenceDataModule):
                     f"from the {windows.anchor} of each series. Pass stride=1, or a part that is a "
                     f"multiple of {self.horizon}{remedy if is_at_end else ''}"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Omissions:
+    """Timesteps of a part, of all series.
+
+    Attributes:
+        timesteps: All of them, without context from earlier parts and without padding.
+        without_history: Those with too few timesteps before them in their series.
+        left_over: Those that no window forecasts for another reason.
+    """
+
+    timesteps: int
+    without_history: int
+    left_over: int
+
+
+def _count_omissions(store: Store, windows: Windows, time: str, padding: int) -> _Omissions:
+    """Return the number of timesteps that have no forecast.
+
+    Args:
+        store: The part.
+        windows: Windows of one size on a grid, with a horizon.
+        time: Field that runs along the axis of the windows.
+        padding: Timesteps without values before each series.
+    """
+    lengths = np.asarray(store.lengths_of[str(store.fields[time].axis)]).astype(np.int64)
+    contexts = find_contexts(store)
+    contexts = np.zeros_like(lengths) if contexts is None else contexts
+    own = lengths - contexts - np.maximum(0, padding - contexts)
+    size, horizon, stride = int(windows.least_size), windows.horizon, int(windows.stride or 1)
+    usable = np.maximum(0, lengths - size)
+    counts = np.where(usable >= horizon, (usable - horizon) // stride + 1, 0)
+    covered = np.where(
+        counts == 0, 0, counts * horizon if stride >= horizon else (counts - 1) * stride + horizon
+    )
+    usable = np.minimum(usable, own)
+    return _Omissions(int(own.sum()), int((own - usable).sum()), int((usable - covered).sum()))
 
 
 def _check_windows(

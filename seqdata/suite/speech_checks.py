@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, SeqDataWarning
-from seqdata.storage.row_chunks import flatten_column
+from seqdata.suite.table_columns import read_columns
 
 _OWNER = "speech"
 _AUDIO, _RATE, _TEXT = "audio", "rate", "text"
-_CHUNK = 1 << 16
 _SHOWN = 3
 
 
@@ -47,7 +46,7 @@ class CheckRecordings:
             check_rates(_OWNER, store, self.rate)
         if _TEXT not in store.fields:
             return store, []
-        texts = read_values(store, _TEXT)
+        texts = _read(store, _TEXT)
         is_blank = np.array([not text.strip() for text in texts], dtype=np.bool_)
         notes = _drop_blank(store, is_blank)
         if is_blank.any():
@@ -103,7 +102,7 @@ def check_rates(owner: str, store: Any, rate: int | None = None) -> None:
     Raises:
         ConfigError: If so.
     """
-    rates = np.asarray(read_values(store, _RATE))
+    rates = np.asarray(_read(store, _RATE))
     found, firsts, counts = np.unique(rates, return_index=True, return_counts=True)
     if len(found) <= 1 and (rate is None or set(found.tolist()) <= {rate}):
         return
@@ -121,16 +120,10 @@ def check_rates(owner: str, store: Any, rate: int | None = None) -> None:
     )
 
 
-def read_values(store: Any, name: str) -> Any:
+def _read(store: Any, name: str) -> Any:
     """Return a field with one value per sequence: a list of strings, or numbers (sequences,)."""
-    axis, found = next(iter(store.lengths_of)), []
-    for first in range(0, len(store), _CHUNK):
-        spans = np.zeros((min(_CHUNK, len(store) - first), 3), dtype=np.int64)
-        spans[:, 0] = first + np.arange(len(spans))
-        found.append(flatten_column(store.read(spans, [name], axis=axis)[name]))
-    if found and isinstance(found[0], list):
-        return [text for part in found for text in part]
-    return np.concatenate(found) if found else np.zeros(0)
+    lengths, axis = np.zeros(len(store), dtype=np.int64), next(iter(store.lengths_of))
+    return read_columns(store, (name,), lengths, axis)[name]
 
 
 def _drop_blank(store: Any, is_blank: NDArray[np.bool_]) -> list[str]:
