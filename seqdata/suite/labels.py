@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,35 +40,24 @@ def check_labels(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WithLabels:
-    """Checks that each sequence has its label; a ``prepare`` of ``SequenceDataModule``.
+def check_stored_labels(who: str, name: str, store: Any) -> None:
+    """Raise if a sequence of a store has no label, or an infinite one.
 
     A field of labels along an axis is not read: it may be large.
 
     Args:
-        who: Beginning of messages.
+        who: Beginning of the message.
         name: Field of the labels.
-        then: Function of the store, as another ``prepare``; None: none.
+        store: The store.
+
+    Raises:
+        DataError: If so; it names the first such sequence.
     """
-
-    who: str
-    name: str
-    then: Callable[[Any], Any] | None = None
-
-    def __call__(self, store: Any) -> Any:
-        """Return the store, or what ``then`` makes of it.
-
-        Raises:
-            DataError: If a label is missing or infinite.
-        """
-        field = store.fields.get(self.name)
-        if field is not None and field.axis is None and not field.shape:
-            lengths = np.zeros(len(store), np.int64)
-            axis = next(iter(store.lengths_of))
-            values = read_columns(store, (self.name,), lengths, axis)[self.name]
-            check_labels(self.who, self.name, values, list(store.ids), np.arange(len(store)))
-        return store if self.then is None else self.then(store)
+    field = store.fields[name]
+    if field.axis is None and not field.shape:
+        lengths, axis = np.zeros(len(store), np.int64), next(iter(store.lengths_of))
+        values = read_columns(store, (name,), lengths, axis)[name]
+        check_labels(who, name, values, list(store.ids), np.arange(len(store)))
 
 
 def describe_float_labels(name: str) -> str:

@@ -29,7 +29,7 @@ from seqdata.runs.options import DataKind
 from seqdata.storage.fields import is_text, make_unknown_name_error
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.options import Remote
-from seqdata.suite.labels import WithLabels, omit_label
+from seqdata.suite.labels import check_stored_labels, omit_label
 from seqdata.suite.sources import as_names, check_split, list_parts
 from seqdata.suite.speech_checks import check_rates
 from seqdata.suite.write_once import WriteOnce
@@ -61,9 +61,12 @@ class SelectFields:
         Raises:
             ConfigError: If recordings of audio have several sampling rates, or there are no such
                 labels.
+            DataError: If a recording has no label.
         """
-        if self.labels is not None and self.labels not in store.fields:
-            raise _make_labels_error(store, self.labels, self.source)
+        if self.labels is not None:
+            if self.labels not in store.fields:
+                raise _make_labels_error(store, self.labels, self.source)
+            check_stored_labels(_OWNER, self.labels, store)
         if _is_audio(store):
             check_rates(_OWNER, store)
         if self.names:
@@ -182,14 +185,12 @@ class LongSequenceDataModule(SequenceDataModule):
             if name is not None and names
         )  # fmt: skip
         write_once = WriteOnce() if read == "write_once" else None
-        location = source if is_location(source) else None
-        prepare = SelectFields(kept, write_once, labels, location)
         self.labels = labels
         super().__init__(
             train=source,
             group=group,
             rates=rates,
-            prepare=prepare if labels is None else WithLabels(_OWNER, labels, prepare),
+            prepare=SelectFields(kept, write_once, labels, source if is_location(source) else None),
             split=parts,
             statistics=RecordingStatistics(labels, scale),
             batching=_make_policy(mode, lanes or _BATCH_SIZE, chunk, seconds, hop),
