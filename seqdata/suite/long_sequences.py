@@ -215,13 +215,12 @@ class LongSequenceDataModule(SequenceDataModule):
         Raises:
             SeqDataError: If the data cannot be opened.
         """
-        lines = []
-        for line in super().describe().split("\n"):
-            lines.append(line)
-            kind: Any = line.strip().partition(":")[0]
-            if kind in get_args(DataKind):
-                store, policy = self._sources.get_store(kind), self._options.batching
-                lines += [] if store is None else _describe_short(store, policy)
+        lines = [super().describe()]
+        for kind in get_args(DataKind):
+            store = self._sources.get_store(kind)
+            if store is not None and self._options.find_part(kind) in (None, kind):
+                short = _describe_short(store, self._options.batching)
+                lines += [f"  {kind}: {line}" for line in short]
         return "\n".join(lines)
 
 
@@ -272,7 +271,7 @@ def _describe_short(store: Store, policy: Any) -> list[str]:
     unit = f"a window of {least} timesteps" if least > 1 else "a timestep"
     (first,) = get_base_keys(store, store.base_numbers(short[:1]))
     return [
-        f"    without {unit}: {len(short)} of {len(lengths)} sequences (the first: {first!r}, "
+        f"without {unit}: {len(short)} of {len(lengths)} sequences (the first: {first!r}, "
         f"{lengths[short[0]]} timesteps)"
     ]
 

@@ -138,12 +138,11 @@ def test_recordings_without_a_window_are_counted():
     rows = recordings()
     for number, length in ((3, 0), (7, 19)):
         rows[number]["signal"] = rows[number]["signal"][:length]
-    text = data_of(rows, split={"train": 1.0}).describe()
-    assert (
-        "\n    without a window of 20 timesteps: 2 of 12 sequences (the first: 'r3', 0 timesteps)\n"
-    ) in text
-    text = data_of(rows, split={"train": 1.0}, mode="tbptt", lanes=2).describe()
-    assert "\n    without a timestep: 1 of 12 sequences (the first: 'r3', 0 timesteps)\n" in text
+    lines = data_of(rows, split={"train": 1.0}).describe().split("\n")
+    found = "2 of 12 sequences (the first: 'r3', 0 timesteps)"
+    assert f"  train: without a window of 20 timesteps: {found}" in lines
+    lines = data_of(rows, split={"train": 1.0}, mode="tbptt", lanes=2).describe().split("\n")
+    assert "  train: without a timestep: 1 of 12 sequences (the first: 'r3', 0 timesteps)" in lines
     assert "without" not in data_of().describe()
 
 
