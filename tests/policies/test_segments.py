@@ -48,9 +48,12 @@ def test_segments_of_equal_weights_draw_differently():
     assert len(drawn) == 6
 
 
-def test_the_last_segment_draws_what_is_left():
-    plan = Segments(Weighted(Fixed(8)), 5).plan(INDEX, seed=0, epoch=0)
-    assert [len(plan.batch(number).spans) for number in range(len(plan))] == [8] * 12 + [4]
+@pytest.mark.parametrize("batches", [13, 400])  # more than the integers that Python keeps once
+def test_the_last_segment_draws_what_is_left(batches):
+    index = SequenceIndex.from_lengths(np.full(8 * batches - 4, 3))
+    plan = Segments(Weighted(Fixed(8)), 5).plan(index, seed=0, epoch=0)
+    rows = [len(plan.batch(number).spans) for number in range(len(plan))]
+    assert rows == [8] * (batches - 1) + [4]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
