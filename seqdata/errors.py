@@ -63,7 +63,7 @@ class SeqDataError(Exception):
 
     Attributes:
         details: Values that name the place: ``shard``, ``sequence``, ``field``, ``offset``, …;
-            docs/guides/trouble/errors.md lists them all.
+            docs/guides/trouble/error-details.md lists them all.
     """
 
     def __init__(self, message: str = "") -> None:

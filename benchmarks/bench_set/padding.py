@@ -104,7 +104,7 @@ def measure(bench: Bench) -> Answer:
             row = answer.row(lengths_of.name, name)
             row.values.append(waste(lengths, batches))
             met = again(batches, rule(lengths, 1), len(lengths))
-            row.note = f"mates met again {met:.1f}x as often as at random"
+            row.note = f"pairs met again {met:.1f}x as often as in random batches"
             if name == OURS:
                 mine, mixed = row.median, met
         found = min(_find_equal(lengths, mixed), default=None)

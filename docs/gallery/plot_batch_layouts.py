@@ -3,9 +3,9 @@ Padded, PackedSequence, nested and varlen: one batch in four layouts
 ====================================================================
 
 This example shows the same five sequences in four layouts: a padded tensor
-    with its mask, a ``PackedSequence`` for ``torch.nn.LSTM``, a nested tensor,
-    and flat values with ``cu_seqlens`` for attention kernels. You can convert
-    a batch to any other layout without loss.
+with its mask, a ``PackedSequence`` for ``torch.nn.LSTM``, a nested tensor,
+and flat values with ``cu_seqlens`` for attention kernels. You can convert
+a batch to any other layout without loss.
 """
 
 import matplotlib.pyplot as plt

@@ -19,8 +19,8 @@ torch.set_num_threads(1)
 CHUNK = 16
 
 # %%
-# The model must remember the last pulse, which was on average 20 timesteps
-# ago.
+# Pulses of +1 and -1 arrive at random. At each timestep, the model must tell
+# which pulse came last, on average 20 timesteps ago.
 
 store = make_flip_flops(64, bits=1, pulses=0.05, median=400)
 loader = Loader(store, TBPTT(lanes=32, chunk=CHUNK, segments=True), seed=0)

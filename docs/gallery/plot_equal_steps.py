@@ -55,7 +55,7 @@ print("steps:", [len(rank) for rank in ours], f"rows: {len(ids)}", end=" ")
 print("each sequence once:", sorted(ids) == list(range(len(store))))
 
 # %%
-# Each box is a step of a rank. The fuller its batch, the darker the box.
+# Each box is a step of a rank. Darker boxes have fuller batches.
 
 figure, axes = plt.subplots(
     2, 1, figsize=(10, 4), sharex=True, layout="constrained"

@@ -3,9 +3,9 @@ Mix datasets by weight: exact shares, at any point of an epoch
 ==============================================================
 
 This example mixes three datasets in the ratio 60 : 30 : 10. Most libraries
-    draw at random, so the shares drift away from the weights. With ``Mix``,
-    the shares stay within a few batches of the weights at every point of the
-    epoch, also after a resume and on any number of GPUs.
+draw at random, so the shares drift away from the weights. With ``Mix``,
+the shares stay within a few batches of the weights at every point of the
+epoch, even after a resume and on any number of GPUs.
 """
 
 import matplotlib.pyplot as plt

@@ -22,8 +22,9 @@ print(f"{len(batch.segments)} documents: row, document, start, stop")
 print(batch.segments[:4].tolist())
 
 # %%
-# ``batch.segments`` has the index of the document of each token. Kernels such
-# as FlashAttention take ``cu_seqlens`` instead (``collator="varlen"``).
+# ``batch.segments`` lists the row and the timesteps of each document. The next
+# lines compute the document of each token, and the mask. Kernels such as
+# FlashAttention take ``cu_seqlens`` instead (``collator="varlen"``).
 
 document = torch.full(batch["tokens"].shape, -1)
 for row in range(len(batch)):

@@ -1,6 +1,6 @@
 """
-Truncated backpropagation through time (TBPTT): who reads what
-==============================================================
+Truncated backpropagation through time (TBPTT): chunks and lanes
+================================================================
 
 ``TBPTT`` cuts sequences that are too long for a batch into chunks. Each row of
 a batch is a lane, which continues where it stopped in the previous batch, so

@@ -98,8 +98,8 @@ def test_every_store_knows_where_its_sequences_lie(tmp_path):
 
 
 def test_the_page_on_errors_lists_every_fact_of_a_place():
-    page = Path(__file__).parents[2] / "docs" / "guides" / "trouble" / "errors.md"
-    table = page.read_text("utf-8").partition("## Details")[2].partition("\n## ")[0]
+    page = Path(__file__).parents[2] / "docs" / "guides" / "trouble" / "error-details.md"
+    table = page.read_text("utf-8").partition("| detail | meaning |")[2]
     assert not [name for name in WHOLE.details if f"`{name}`" not in table]
 
 
