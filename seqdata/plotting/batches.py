@@ -114,10 +114,10 @@ def chart_padding(plans: Mapping[str, BatchMeasures]) -> Curves:
 
 
 def chart_ranks(real: NDArray[np.int64], padded: NDArray[np.int64]) -> Bars:
-    """Return the timesteps of each rank in an epoch.
+    """Return the number of timesteps of each rank in an epoch.
 
     Args:
-        real: int64 (steps, ranks), real timesteps of each rank in each step.
+        real: int64 (steps, ranks), number of real timesteps of each rank in each step.
         padded: int64 (steps, ranks), timesteps after padding.
     """
     steps, ranks = real.shape

@@ -214,7 +214,7 @@ def _detect_encoding(path: str) -> str:
     """Return the encoding of a text file: UTF-8, or the one that its first bytes mark.
 
     Raises:
-        DecodeError: If it has bytes of zero, as UTF-16 without a mark and binary files do.
+        DecodeError: If it has NUL bytes, as UTF-16 without a mark and binary files do.
     """
     with open_decompressed(path) as file:
         head = file.read(_HEAD_BYTES)
@@ -224,8 +224,8 @@ def _detect_encoding(path: str) -> str:
     if b"\0" not in head:
         return "utf8"
     raise DecodeError.at(
-        f"file {path!r}: must be text in UTF-8, but has bytes of zero at its beginning: UTF-16, or "
-        "a binary file. Convert it, for example by `iconv -f UTF-16LE -t UTF-8`",
+        f"file {path!r}: must be UTF-8 text, but has NUL bytes near its start, so it is UTF-16 or "
+        "a binary file. Convert it, for example with `iconv -f UTF-16LE -t UTF-8`",
         file=path,
     )
 

@@ -47,7 +47,7 @@ class DatasetStore(SequenceStore):
 
     Args:
         dataset: The Dataset.
-        lengths: Timesteps of each item, integers (items,).
+        lengths: Number of timesteps of each item, integers (items,).
         fields: Name -> field.
         names: Names of the parts of items that are tuples; None: not given.
         key: The ``str`` field of ids; None: an item is named by its number.
@@ -98,8 +98,8 @@ class DatasetStore(SequenceStore):
 
         Args:
             dataset: Object with a length and items by index; an item must not change.
-            lengths: Timesteps of each item, integers (items,); or a function item -> timesteps,
-                which reads every item once.
+            lengths: Number of timesteps of each item, integers (items,); or a function that
+                returns it for an item, which reads every item once.
             names: Names of the parts of items that are tuples; None: ``x``, ``y``, ``z``,
                 ``field3``, ….
             axes: Field -> None: one value per item, even if its length equals the first item's; or
@@ -163,12 +163,12 @@ class DatasetStore(SequenceStore):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each item, integers (items,)."""
+        """Number of timesteps of each item, integers (items,)."""
         return self._lengths_of[default_axis(self._lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each item, integers (items,)."""
+        """Axis -> number of timesteps of each item, integers (items,)."""
         return self._lengths_of
 
     @property

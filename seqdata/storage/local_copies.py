@@ -375,7 +375,7 @@ def _name_copies(skeleton: _Skeleton, stats: Mapping[str, FileStat]) -> tuple[Pa
 def _lock_complete(
     skeleton: _Skeleton, folder: Path, stats: Mapping[str, FileStat], pool: ForkSafeThreadPool
 ) -> CopiesLock | None:
-    """Return a lock on a folder of copies; None if it is not there, or was damaged."""
+    """Return a lock on a folder of copies; None if the folder is missing, or was damaged."""
     held = lock_copies(folder)
     if held is None or _is_complete(skeleton, folder, stats, pool):
         return held

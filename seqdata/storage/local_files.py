@@ -459,7 +459,7 @@ class FolderListings:
         self._names: dict[str, frozenset[str] | None] = {}
 
     def lacks(self, path: str) -> bool:
-        """Return whether a file is not there; False where its folder cannot be listed."""
+        """Return whether a file is missing; False if its folder cannot be listed."""
         folder, _, name = path.rpartition("/")
         if folder not in self._names:
             self._names[folder] = _list_names(folder or ("/" if path.startswith("/") else "."))

@@ -256,7 +256,9 @@ def view_integers(array: pa.Array) -> NDArray[np.int64]:
 
 
 class LogicalPacker:
-    """Collects integers of a field with a logical type: a ``Packer``.
+    """Collects integers of a field with a logical type.
+
+    Implements ``Packer``.
 
     Args:
         packer: Collects the integers.

@@ -93,12 +93,12 @@ class SpanStore(SequenceStore):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence, integers (sequences,)."""
+        """Number of timesteps of each sequence, integers (sequences,)."""
         return self._lengths
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        """Axis -> number of timesteps of each sequence, integers (sequences,)."""
         if self._lengths_of is None:
             bounds = self._find_bounds()
             self._lengths_of = {

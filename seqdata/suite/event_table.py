@@ -98,7 +98,9 @@ class EventTable:
 
 
 class _Preparation:
-    """Prepares events, all at once or part by part: a ``Preparation``.
+    """Prepares events, all at once or part by part.
+
+    Implements ``Preparation``.
 
     Args:
         table: The rules.

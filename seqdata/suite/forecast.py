@@ -30,7 +30,7 @@ _OWNER = "forecast"
 
 @dataclass(frozen=True, slots=True)
 class ForecastStatistics:
-    """Estimators of the fields of a forecaster: a ``statistics`` of ``SequenceDataModule``.
+    """Estimators of the fields of a forecaster, for ``statistics`` of ``SequenceDataModule``.
 
     Args:
         target: Fields that are forecast, which have the scale.

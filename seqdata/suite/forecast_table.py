@@ -132,7 +132,9 @@ class ForecastTable:
 
 
 class _Preparation:
-    """Prepares series, all at once or part by part: a ``Preparation``.
+    """Prepares series, all at once or part by part.
+
+    Implements ``Preparation``.
 
     Args:
         table: The rules.

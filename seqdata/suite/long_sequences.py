@@ -76,7 +76,7 @@ class SelectFields:
 
 @dataclass(frozen=True, slots=True)
 class RecordingStatistics:
-    """Estimators of recordings: a ``statistics`` of ``SequenceDataModule``.
+    """Estimators of recordings, for ``statistics`` of ``SequenceDataModule``.
 
     Args:
         labels: Field of labels, whose strings or integers become class indices; None: no labels.

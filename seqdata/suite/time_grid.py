@@ -90,7 +90,7 @@ class Grid:
     Attributes:
         rows: int64 (rows,), index on the grids, one series after the other.
         starts: int64 (series,), first index of each series.
-        lengths: int64 (series,), timesteps of each series, padding included.
+        lengths: int64 (series,), number of timesteps of each series, padding included.
         times: int64 (timesteps,), the time of each.
         padding: Timesteps before each series.
         missing: Timesteps within series that have no row.
@@ -130,7 +130,7 @@ class Grid:
         return int(np.searchsorted(self.starts, index, side="right")) - 1
 
     def show_time(self, index: int) -> str:
-        """Return the time of a timestep as it is written."""
+        """Return the time of a timestep as a string, for messages; see ``TimeColumn.show``."""
         return self.column.show(int(self.times[index]))
 
 

@@ -294,7 +294,7 @@ class SharedColumn:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Number of timesteps of each piece, int64 (n,)."""
         return np.diff(self._offsets)
 
     def __len__(self) -> int:

@@ -250,7 +250,7 @@ class _StoreRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FrameRows:
-    """The rows of a pandas frame, whose index is their number."""
+    """The rows of a pandas DataFrame, by position."""
 
     frame: Any
     axes: Axes | None

@@ -58,7 +58,7 @@ class TableSet:
         column_types: Column -> its type.
         fields: Column -> its field.
         rows: int64 (units,), of all files in order.
-        lengths_of: Axis -> timesteps of each sequence.
+        lengths_of: Axis -> number of timesteps of each sequence.
         partitions: Column that the names of folders give -> its value in each file, as an array.
         found: The files that were found at a local location, and those left out.
     """

@@ -122,7 +122,7 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
 
 
 def _is_old_stream(first_bytes: bytes) -> bool:
-    """Return whether a file begins as a stream of Arrow before 0.15: the size of a flatbuffer.
+    """Return whether a file starts like an Arrow stream before 0.15: the size of a flatbuffer.
 
     Read as such sizes, the bytes of text are far larger.
     """

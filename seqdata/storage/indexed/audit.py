@@ -95,7 +95,7 @@ def _find_gone(chosen: Sequence[tuple[int, Shard]]) -> dict[int, Shard]:
 
 
 def _report_gone(location: str, gone: Mapping[int, Shard]) -> Iterator[AuditReport]:
-    """Yield one report about files that are not there, if there are any."""
+    """Yield one report about missing files, if there are any."""
     if not gone:
         return
     names = [shard.name for shard in gone.values()]

@@ -157,7 +157,7 @@ def find_shards(
 
 
 def _check_there(shards: Sequence[LocalShard], first: int, where: str, *, is_only: bool) -> None:
-    """Raise if one of some files is not there.
+    """Raise if one of several files does not exist.
 
     Args:
         shards: The files.

@@ -169,7 +169,7 @@ def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
 def _check_exist(
     location: str, shards: Sequence[Shard], indexes: Sequence[ShardIndex | None], first: int
 ) -> None:
-    """Raise if a file without an index is not there: that is another error.
+    """Raise if a file without an index does not exist, which is another error.
 
     Args:
         location: The location of the files, for errors.

@@ -125,13 +125,13 @@ class LocalShard:
         del index, location
 
     def size(self) -> int:
-        """Return its bytes; 0 where it is not there."""
+        """Return the number of its bytes; 0 if it does not exist."""
         with suppress(OSError):
             return self.path.stat().st_size
         return 0
 
     def check_exists(self, location: DataLocation) -> None:
-        """Raise if it is not there; other errors are raised when it is opened."""
+        """Raise if it does not exist; other errors are raised when it is opened."""
         with suppress(OSError):
             check_exists(self.path, location)
 

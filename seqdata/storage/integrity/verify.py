@@ -98,7 +98,7 @@ class FieldChecksums:
         files: Per shard, the name of the file of the checksums.
         bits: The bits of verified checksums; None: verify at each read.
         bit_offsets: Per shard, the bit of its first checksum.
-        lengths: Timesteps of each sequence of the store; None: the field has no axis.
+        lengths: Number of timesteps of each sequence of the store; None: the field has no axis.
     """
 
     algorithm: str

@@ -148,7 +148,7 @@ class CopiesLock:
 
 
 def lock_copies(folder: Path, *, create: bool = False) -> CopiesLock | None:
-    """Return a lock on a folder of copies, and record its use; None if it is not there.
+    """Return a lock on a folder of copies, and record its use; None if the folder is missing.
 
     Raises:
         CacheError: If the file system has no locks.
