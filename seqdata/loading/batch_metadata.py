@@ -210,7 +210,7 @@ class PreparedStep:
     i: int
 
     @property
-    def number(self) -> int:
+    def batch_number(self) -> int:
         """Index of the batch in the plan."""
         return self.run.steps.numbers[self.i]
 

@@ -201,7 +201,7 @@ class EpochEngine(BaseEngine):
         self,
         steps: RankPlan,
         epoch: int,
-        number: int,
+        step: int,
         update_schedule: UpdateSchedule,
         *,
         fill: bool = True,
@@ -210,7 +210,7 @@ class EpochEngine(BaseEngine):
         components = self._components
         plan_epoch, fetch = self._effective_epoch(epoch), components.fetcher.fetch
         pipeline = BatchPipeline(components, steps, plan_epoch, update_schedule, fetch)
-        return pipeline.make_batch(number) if fill else pipeline.make_metadata(number)
+        return pipeline.make_batch(step) if fill else pipeline.make_metadata(step)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -492,7 +492,7 @@ class ZipEngine(BaseEngine):
         self,
         steps: RankPlan,
         epoch: int,
-        number: int,
+        step: int,
         update_schedule: UpdateSchedule,
         *,
         fill: bool = True,
@@ -500,7 +500,7 @@ class ZipEngine(BaseEngine):
         """Return the batches of all parts; see ``BaseEngine.remake_batch``."""
         return {
             name: engine.remake_batch(
-                self._share_of(engine, steps, epoch), epoch, number, update_schedule, fill=fill
+                self._share_of(engine, steps, epoch), epoch, step, update_schedule, fill=fill
             )
             for name, engine in self.engines.items()
         }
