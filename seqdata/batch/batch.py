@@ -352,7 +352,7 @@ class SequenceBatch:
         if value is None:
             raise ConfigError(
                 f"batch: `{name}` must come from a batch with lanes, but is None. Plan with a "
-                "policy that deals lanes, such as TBPTT."
+                "policy that has lanes, such as TBPTT."
             )
         moved = self._moved.get(name)
         return moved[1] if moved is not None and moved[0] is value else value.cpu()

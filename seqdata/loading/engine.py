@@ -388,8 +388,8 @@ def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEng
     base_policy = find_base_policy(policy)
     if as_policy(base_policy).zips_parts:
         raise ConfigError(
-            f"loader: a {type(policy).__name__} must be around the policy of a part, but is "
-            f"around a {type(base_policy).__name__}. Name it in the parts: Zip({{name: "
+            f"loader: a {type(policy).__name__} must wrap the policy of a part, but "
+            f"wraps a {type(base_policy).__name__}. Name it in the parts: Zip({{name: "
             f"{type(policy).__name__}(...), ...}})."
         )
     return EpochEngine(store, policy, options)

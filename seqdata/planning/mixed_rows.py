@@ -46,7 +46,7 @@ def check_rows_policy(policy: Policy) -> None:
         name = type(policy).__name__
         raise ConfigError(
             "policy 'mix': `policy` must plan each sequence once with `rows=True`, but "
-            f"{name} draws some several times. Pass the inner policy, or mix batches: "
+            f"{name} draws some of them several times. Pass the inner policy, or mix batches: "
             f"Part(weight, {name}(...))."
         )
 

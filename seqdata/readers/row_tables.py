@@ -435,8 +435,8 @@ class RowTables:
         is_text = types.is_string(column.type) or types.is_large_string(column.type)
         if is_text and not _has_microseconds(column):
             raise ConfigError(
-                f"table: column {name!r} must hold dates of microseconds at most to order rows "
-                "that are read by parts, but holds strings of nanoseconds. Convert it to dates"
+                f"table: column {name!r} must hold dates without nanoseconds to order rows "
+                "that are read by parts, but holds strings with nanoseconds. Convert it to dates"
             )
         return keys
 

@@ -194,8 +194,8 @@ def add_fields(
     for name in fields:
         if name in store.fields or name == ID_FIELD:
             raise ConfigError(
-                f"with_fields: field {name!r} must have a new name, but the store has one. Rename "
-                "it, or choose the others with `select`"
+                f"with_fields: field {name!r} must have a new name, but the store has a field of "
+                "this name. Rename it, or choose the others with `select`"
             )
     check_axis_names(fields, axes or {})
     wanted: dict[str, str | None] = {}

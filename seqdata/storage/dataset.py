@@ -258,7 +258,7 @@ class DatasetStore(SequenceStore):
         fields = as_mapping(item, self._part_names)
         if fields.keys() != self._fields.keys():
             raise DecodeError.at(
-                f"dataset: item {number} must have {', '.join(self._fields)} as item 0, but has "
+                f"dataset: item {number} must have {', '.join(self._fields)} like item 0, but has "
                 f"{', '.join(map(str, fields)) or 'no fields'}. Give all items the same fields",
                 sequence=number,
             )
@@ -307,14 +307,14 @@ def _resolve_lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> 
     )
     if counted.dtype.kind not in "iu" or counted.shape != (count,):
         raise ConfigError(
-            f"dataset: `lengths` must be integers of ({count},), one per item, but are "
+            f"dataset: `lengths` must be integers of shape ({count},), one per item, but are "
             f"{counted.dtype} of shape {counted.shape}. Pass the lengths of this dataset"
         )
     if (counted < 0).any():
         at = int(np.flatnonzero(counted < 0)[0])
         raise ConfigError(
-            f"dataset: `lengths` must not be negative, but has {counted[at]} for item {at}. Count "
-            "again"
+            f"dataset: `lengths` must not be negative, but has {counted[at]} for item {at}. Pass "
+            "the actual lengths"
         )
     return narrow_lengths(counted.astype(np.int64))
 

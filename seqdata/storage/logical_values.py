@@ -127,7 +127,7 @@ def _encode_array(array: NDArray[Any]) -> EncodedValues | None:
         raise FieldMismatch("has missing dates (NaT), which cannot be stored; fill them")
     converted = array.astype(f"{array.dtype.kind}8[{kept}]")
     if (converted.astype(array.dtype) != array).any():
-        raise FieldMismatch(f"has dates that {kept!r} does not hold. Convert it with astype")
+        raise FieldMismatch(f"has dates that {kept!r} cannot represent. Convert it with astype")
     logical = Timestamp(kept) if is_date else Duration(kept)  # type: ignore[arg-type]
     return EncodedValues(converted.view(np.int64), logical)
 
@@ -342,8 +342,8 @@ def _change_unit(encoded: EncodedValues, logical: LogicalType) -> NDArray[np.int
     divisor = max(1, theirs // ours)
     if (scaled // factor != encoded.values).any() or (scaled % divisor).any():
         raise FieldMismatch(
-            f"holds {encoded.logical} that {logical}, of sequence 0, would round or does not "
-            "hold. Convert them to one unit"
+            f"holds {encoded.logical} that {logical}, of sequence 0, cannot represent exactly. "
+            "Convert them to one unit"
         )
     return scaled // divisor
 

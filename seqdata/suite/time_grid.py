@@ -168,7 +168,7 @@ def make_grid(
         at = int(np.flatnonzero(offsets)[0])
         raise DataError(
             f"forecast: times must be {step} apart, but {times.show(int(times.values[at]))} of "
-            f"{ids[owners[at]]!r} is not so many after its first, "
+            f"{ids[owners[at]]!r} is not a multiple of that after its first, "
             f"{times.show(int(times.values[starts[owners[at]]]))}. Pass the `freq` of the data, or "
             "resample it"
         )

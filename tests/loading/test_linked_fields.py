@@ -453,7 +453,7 @@ def test_windows_and_whole_sequences_are_not_mixed_over_linked_axes(store):
         ({"rates": [500]}, r"`rates` must be a dict by field or axis"),
         ({"axes": {"ecg": {"hz": 3}}}, r"`axes\['ecg'\]` must be a rate, Axis\(rate, offset\)"),
         ({"rates": {"ecg": 3}, "axes": {"ecg": Axis(4)}}, r"`rates` and `axes` must agree"),
-        ({"rates": {"acc": 100, "time": 50}}, r"fields of one axis must have one clock"),
+        ({"rates": {"acc": 100, "time": 50}}, r"fields of one axis must have the same clock"),
         ({"axes": {"ecg": "ecg"}}, r"`axes` is for data in memory, but the data is a path"),
     ],
 )

@@ -224,7 +224,7 @@ def test_an_item_unlike_the_first_is_an_error_that_names_it(second, message):
 def test_an_item_with_other_fields_is_an_error_that_names_it():
     store = resolve_store(Items({"x": np.zeros(2)}, {"z": np.zeros(2)}), lengths=[2, 2])
     with pytest.raises(
-        DecodeError, match=r"item 1 must have x as item 0, but has z. Give all items"
+        DecodeError, match=r"item 1 must have x like item 0, but has z. Give all items"
     ):
         store.read(np.array([[1, 0, 2]]), ["x"])
 

@@ -156,7 +156,7 @@ def _check_rows(
     for number, row in zip(_iter_numbers(order), rows, strict=True):
         if not isinstance(row, Mapping):
             raise DecodeError.at(
-                f"sequence {number}: must be a dict of fields as sequence 0, but is a "
+                f"sequence {number}: must be a dict of fields like sequence 0, but is a "
                 f"{type(row).__name__}. Pass dicts throughout",
                 sequence=number,
             )

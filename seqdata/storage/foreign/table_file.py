@@ -227,7 +227,7 @@ def translate_errors(location: DataLocation) -> Iterator[None]:
         raise location.make_error(
             LimitError,
             f"must fit into memory, but needs more than there is ({error}). Write the file again "
-            "in smaller units",
+            "with smaller row groups or record batches",
         ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         if _is_unsupported(error):

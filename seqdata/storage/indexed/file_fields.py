@@ -435,7 +435,7 @@ def assign_axes(
             number = int(differing[0])
             raise layout.locate(number, indexed.name).make_error(
                 DecodeError,
-                f"must have {lengths_of[axis][number]} timesteps as another field along axis "
+                f"must have {lengths_of[axis][number]} timesteps like another field along axis "
                 f"{axis!r}, but has {lengths[number]}. Give it an axis of its own: "
                 f"axis={_make_axis_name(indexed.name, lengths_of)!r}; or, if it has one value per "
                 "sequence, none: axis=None",

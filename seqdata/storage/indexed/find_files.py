@@ -378,6 +378,6 @@ def _list_names(files: RemoteFiles) -> Iterable[str]:
     except MissingShardError as error:
         raise DataLocation(dataset=files.location, file=LIST_FILE).make_error(
             MissingShardError,
-            "must be there where the server does not list the folder, but is not. Restore it or "
+            "must exist, since the server does not list the folder, but does not. Restore it or "
             "the folder, or name the files: 'https://host/folder/shard-{000..017}.tar'",
         ) from error
