@@ -176,7 +176,7 @@ def chart_lanes(
     position: int | None = None,
     name: str = "",
 ) -> Strips:
-    """Return what each lane reads in at most 40 steps, and where it begins a sequence.
+    """Return the sequences that each lane reads in at most 40 steps, and their beginnings.
 
     Args:
         read_batch: Function of the index of a step that returns its batch, a row for each lane.

@@ -143,7 +143,7 @@ def _read_uncommented(path: str, options: ReadOptions) -> io.BytesIO:
 def _open_csv(
     path: str, options: ReadOptions, errors: str = "replace"
 ) -> Iterator[Iterator[tuple[int, str]]]:
-    """Return an iterator over the lines of a CSV file without comments, counted from 1."""
+    """Open a CSV file within the block; yield its lines without comments, counted from 1."""
     encoding = _detect_encoding(path)
     with io.TextIOWrapper(open_decompressed(path), encoding, errors=errors, newline="") as file:
         mark = options.comment

@@ -87,7 +87,7 @@ class LocalCopies:
     lock: CopiesLock
 
     def show(self, found: FoundFiles) -> FoundFiles:
-        """Return what local readers found in the copies, as files of a URL, for messages."""
+        """Return the files that were found in the copies as files of the URL, for messages."""
         return replace(found, url=self.location)
 
     @contextmanager
@@ -97,7 +97,7 @@ class LocalCopies:
             yield
 
     def hold(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Yield what is read of the copies, which are kept until then."""
+        """Yield the rows unchanged; the copies that they are read from are kept until the end."""
         with self.explain():
             yield from rows
 

@@ -266,7 +266,7 @@ def _open_link(root: Path, name: str, location: DataLocation) -> int:
 
 @contextmanager
 def open_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write; it is at its path once it is complete and flushed to the disk.
+    """Open a file to write; at the end of the block it is flushed and moved to its path.
 
     If anything fails, a file that was there before stays, and nothing else does. A device or pipe
     is written as it is.

@@ -38,7 +38,7 @@ _NO_DTYPE = np.dtype([("never the dtype of values", "V1")])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedValues:
-    """Integers of the user's values, and what they stand for.
+    """Integers of the user's values, and their logical type.
 
     Attributes:
         values: int64 dates or durations, or int32 codes of strings; of any shape.
@@ -292,7 +292,7 @@ class LogicalPacker:
         return space._replace(type=type(self), dtype=_NO_DTYPE)
 
     def commit(self, count: int, used: int) -> None:
-        """Append the values that the kernel copied, which are none."""
+        """Commit rows to the packer of the integers; the kernel copies no values itself."""
         self._packer.commit(count, used)
 
 

@@ -182,7 +182,7 @@ def _load_index(
     file_format: IndexedFormat,
     content: NDArray[np.uint8],
 ) -> tuple[ShardIndex | None, DataError | None]:
-    """Return the index of a file, and what is wrong with it or with the files that it belongs to.
+    """Return the index of a file, and the error of the index or of the files it belongs to.
 
     Returns:
         The index, None if there is none or it is of another file; and the error, if any. Where

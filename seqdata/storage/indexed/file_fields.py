@@ -122,7 +122,7 @@ class FileFields:
         return OpenShard(number, self._build_fields(number, content, drop, self.checksums))
 
     def download(self, number: int) -> None:
-        """Bring a file into the cache, which must find room as it is."""
+        """Download a file into the cache, without closing another one to make room."""
         self.files.content(number, release_nothing)
 
     def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:

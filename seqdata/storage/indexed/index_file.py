@@ -288,7 +288,7 @@ def _parse_siblings(info: Any) -> Siblings:
 
 
 def _parse_index(info: Any, arrays: list[NDArray[Any]], sizes: NDArray[np.int64]) -> ShardIndex:
-    """Return an index of sequences without what is of each file.
+    """Return an index of sequences without the entries of each file.
 
     Args:
         info: Its JSON.

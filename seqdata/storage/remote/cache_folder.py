@@ -249,7 +249,7 @@ def is_still_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def cache_lock(folder: Path, timeout: float) -> Iterator[None]:
-    """Hold the lock for counting and removing; after too long a wait, continue without it."""
+    """Hold the lock for counting and removing within the block; after a long wait, go without."""
     path = folder / _LOCK_FILE
     descriptor = open_cache_file(path, create=True)
     deadline = time.monotonic() + timeout
