@@ -534,8 +534,7 @@ def _check_selectable(store: Store) -> None:
     if getattr(store, "carries_transforms", False):
         raise ConfigError(
             f"{format_title(store)}: parts that carry transforms must be selected from one by one, "
-            "but this selects from all of them. Select from `store.parts[name]`, before they are "
-            "mixed"
+            "but this selects from all of them. Select from `store.parts[name]` before mixing them"
         )
 
 

@@ -18,7 +18,7 @@ from seqdata.cli.index import index
         ),
         (
             "notes",
-            "Other data needs no index; a format whose suffix no package claims is named ",
+            "Other data needs no index; pass `--backend` for a format whose suffix no package ",
         ),
     ],
 )

@@ -276,7 +276,10 @@ def test_an_item_that_raises_stop_iteration_is_named_where_the_store_is_made(at,
     ("lengths", "message"),
     [
         (None, "a Items has no lengths to plan with; pass `lengths`"),
-        ([2], r"`lengths` must be integers of \(2,\), one per item, but are int64 of shape \(1,\)"),
+        (
+            [2],
+            r"`lengths` must be integers of shape \(2,\), one per item, but are int64 of shape",
+        ),
         ([2.0, 2.0], "`lengths` must be integers of .* are float64 of shape"),
         ([2, -1], "`lengths` must not be negative, but has -1 for item 1"),
         (
