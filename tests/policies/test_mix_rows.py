@@ -292,9 +292,9 @@ def test_ranks_workers_and_a_resume_change_nothing():
 @pytest.mark.parametrize(
     ("parts", "options", "said"),
     [
-        ({"a": 1}, {"policy": None}, r"`rows=True` must have one `policy`, and neither"),
+        ({"a": 1}, {"policy": None}, r"with `rows=True`, `policy` must be given, and neither"),
         ({"a": 1}, {"by": "batches"}, r"neither `batches` nor `by='batches'`, but they are"),
-        ({"a": 1}, {"batches": 5}, r"`rows=True` must have one `policy`.* 5 and None"),
+        ({"a": 1}, {"batches": 5}, r"`policy` must be given, and neither.* 5 and None"),
         ({"a": Part(1, Fixed(3))}, {}, r"part 'a' must have no policy of its own with `rows=True`"),
     ],
 )
