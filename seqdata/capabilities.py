@@ -133,7 +133,7 @@ class SupportsLinkedAxes(Protocol):
 
     @property
     def linked_axes(self) -> Mapping[str, Axis]:
-        """Axis -> its rate and the time of its first sample; axes of unknown rate are not there."""
+        """Axis -> its rate and the time of its first sample; axes of unknown rate are omitted."""
         ...
 
 

@@ -360,8 +360,8 @@ class PluginHost:
         if len(offers) > 1:
             modules = " and ".join(f"{s.label} (module {s.module!r})" for s in offers)
             raise PluginError.at(
-                f"{kind} {name!r} is offered by {modules}, but must be by one: uninstall the "
-                "others, or choose with SEQDATA_PLUGINS",
+                f"{kind} {name!r} is offered by {modules}, but must be offered by one: "
+                "uninstall the others, or choose with SEQDATA_PLUGINS",
                 kind=kind,
                 name=name,
             )

@@ -169,7 +169,7 @@ class Link(NamedTuple):
 
 
 def are_linked(linked: Mapping[str, Axis], axis: str, other: str | None) -> bool:
-    """Return whether spans of one axis give those of the other."""
+    """Return whether spans of one axis determine those of the other."""
     return other is None or other == axis or (axis in linked and other in linked)
 
 

@@ -22,7 +22,7 @@ UNITS: tuple[Unit, ...] = ("D", "s", "ms", "us", "ns")
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """Dates: int64, counted in a unit since 1970-01-01 00:00 UTC.
+    """Dates that are stored as int64 numbers of a unit since 1970-01-01 00:00 UTC.
 
     Attributes:
         unit: ``D``, ``s``, ``ms``, ``us`` or ``ns``.
@@ -54,7 +54,7 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Durations: int64, counted in a unit.
+    """Durations that are stored as int64 numbers of a unit.
 
     Attributes:
         unit: ``D``, ``s``, ``ms``, ``us`` or ``ns``.
@@ -82,7 +82,7 @@ class Duration:
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """Strings: int32 codes, the index of each in a vocabulary.
+    """Strings that are stored as int32 indices into a vocabulary.
 
     Attributes:
         values: The vocabulary, in the order of the data or of a categorical's own categories.

@@ -36,7 +36,7 @@ class PlanBatch(NamedTuple):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each row, int64 (r,)."""
+        """Number of timesteps of each row, int64 (r,)."""
         return compute_row_lengths(self.spans, self.rows)
 
 
@@ -302,7 +302,7 @@ class ArrayTable(BatchTable):
         return ArrayTable(spans[is_kept], offsets_from_sizes(counts), self.offsets)
 
     def row_lengths(self) -> NDArray[np.int64]:
-        """Return the timesteps of each row, int64 (r,)."""
+        """Return the number of timesteps of each row, int64 (r,)."""
         return self._sum_per_row(self.spans[:, 2] - self.spans[:, 1])
 
     def _sum_per_row(self, per_span: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -361,7 +361,7 @@ def join_rows(
 def compute_row_lengths(
     spans: NDArray[np.int64], rows: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Return the timesteps of each row, int64 (r,); without ``rows`` each span is one."""
+    """Return the number of timesteps of each row, int64 (r,); without ``rows`` each span is one."""
     lengths: NDArray[np.int64] = spans[:, 2] - spans[:, 1]
     if rows is None:
         return lengths

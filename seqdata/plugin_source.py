@@ -290,7 +290,7 @@ class LazyFactories(Mapping[str, Factory]):
 
 
 def find_offers(module: str) -> dict[str, list[str]]:
-    """Return what a module offers, from its text, without importing it.
+    """Return the names that a module offers, from its source, without importing it.
 
     Args:
         module: Path of the module with the hooks.

@@ -74,7 +74,7 @@ class Column(Protocol):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Number of timesteps of each piece, int64 (n,)."""
         ...
 
     def __len__(self) -> int: ...
@@ -120,12 +120,12 @@ class Store(Protocol):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        """Number of timesteps of each sequence along the default axis, integers (sequences,)."""
         ...
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        """Axis -> number of timesteps of each sequence, integers (sequences,)."""
         ...
 
     @property

@@ -65,7 +65,7 @@ def resolve_store(  # noqa: PLR0913
         data: A location, a store, or a list of these; sequences in memory: a list of arrays (field
             ``x``), tuples or dicts, or a pandas, Polars or Arrow table; or, with ``lengths``, a
             map-style Dataset.
-        lengths: Timesteps of each item of a Dataset, or a function that returns them.
+        lengths: Number of timesteps of each item of a Dataset, or a function that returns it.
         names: Names of the elements of items, if these are tuples of the same length.
         group: The column whose equal values make a sequence, of a table with a row per timestep.
         order: The column by which the rows of a group are sorted; None if they are in order.
@@ -142,7 +142,7 @@ def _resolve_data(
         if lengths is None:
             raise ConfigError(
                 f"dataset: a {type(data).__name__} has no lengths to plan with; pass `lengths`: an "
-                "array with the timesteps of each item, or a function that gives those of an item"
+                "array with the number of timesteps of each item, or a function that returns it"
             )
         return DatasetStore.of(data, lengths, names=_match_names(data, names), axes=axes)
     if lengths is not None:
@@ -432,7 +432,7 @@ def find_table_backend(
 
 
 def is_stream(data: Any) -> bool:
-    """Return whether data is a stream of Arrow batches, or a lazy frame, not a whole table."""
+    """Return whether data is a stream of Arrow batches or a Polars LazyFrame."""
     is_lazy = any(
         base.__name__ == "LazyFrame" and base.__module__.partition(".")[0] == "polars"
         for base in type(data).__mro__
@@ -541,8 +541,8 @@ def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
             stores.append(open_location(item, **{**options, "remote": remote}))
         except ConfigError as error:
             raise ConfigError(
-                f"data: item {number} of the list: {str(error).rstrip('.')}. A list of texts is a "
-                "list of paths; text as data is encoded first, e.g. "
+                f"data: item {number} of the list: {str(error).rstrip('.')}. A list of strings is "
+                "a list of paths; encode text that is data, e.g. "
                 "np.frombuffer(text.encode(), np.uint8)"
             ) from error
     return concat_stores(stores)

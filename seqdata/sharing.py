@@ -125,7 +125,7 @@ class Step(NamedTuple):
         spans: int64 (n, 3): sequence, start, stop in timesteps.
         rows: int64 (r+1,), row -> spans, from 0; None: each span is a row.
         weights: float32 (r,), weight of each row; 0 for a padding row or an idle row.
-        lengths: int64 (r,), timesteps of each row.
+        lengths: int64 (r,), number of timesteps of each row.
         lanes: int64 (r,), lane of each row; None without lanes.
         extended: Rows extended along a stream by the lookahead; None if spans are extended one by
             one.
@@ -149,10 +149,10 @@ class Steps(NamedTuple):
         table: A batch for each step.
         extended: The rows extended along a stream; None if spans are extended one by one.
         weights: float32 (r,), weights of the rows of all steps; 0 for a dummy or an idle row.
-        lengths: int64 (r,), timesteps of each row.
+        lengths: int64 (r,), number of timesteps of each row.
         lanes: int64 (l,), lane of each row of every step; None without lanes.
         uncut_rows: The steps with whole rows, if these have a time part of each row.
-        skipped: int64 (r,), timesteps of each row before its time part; None: rows are whole.
+        skipped: int64 (r,), number of timesteps of each row before its time part; None: whole rows.
     """
 
     numbers: Sequence[int]
@@ -266,7 +266,7 @@ def count_steps(batches: int, world: World, tail: Tail, lanes: int = 0) -> int:
 def measure_ranks(
     plan: Plan, size: int, tail: Tail = "fill"
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the timesteps of each rank in each step of an epoch.
+    """Return the number of timesteps of each rank in each step of an epoch.
 
     Args:
         plan: Plan of one epoch.

@@ -386,11 +386,13 @@ print(*[name for name in ("torch", "lightning", "pyarrow", "rich") if name in sy
     "name", ["x.parquet", "x.csv", "x.arrow", "x.feather", "x.jsonl", "x.PQ", "x.ndjson/", "x.ipc"]
 )
 def test_a_store_is_not_named_as_a_file_of_a_table(tmp_path, name):
-    with pytest.raises(ConfigError, match=r"must be a folder, .*named as a file .*Leave \.\w+ out"):
+    with pytest.raises(
+        ConfigError, match=r"must name a folder, .*suffix of a table .*Leave \.\w+ out"
+    ):
         write_store(f"{tmp_path}/{name}", ROWS)
     source = tmp_path / "rows.jsonl"
     source.write_text('{"x": [1, 2]}\n')
     done = CliRunner().invoke(app, ["write", str(source), f"{tmp_path}/{name}"])
     assert done.exit_code == 2
-    assert "named as a file of a table" in done.stderr
+    assert "suffix of a table file" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

@@ -153,7 +153,7 @@ def test_two_plugins_with_one_name_are_an_error_that_names_both(install):
     assert message.startswith("policy 'same' is offered by seqdata-")
     assert "seqdata-acme 0.2 (module 'acme_one')" in message
     assert "seqdata-other 0.1 (module 'acme_two')" in message
-    assert "must be by one: uninstall the others, or choose with SEQDATA_PLUGINS" in message
+    assert "must be offered by one: uninstall the others, or choose with SEQDATA_PLUGINS" in message
     assert host.policy("odd") is dict
 
 

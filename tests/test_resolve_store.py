@@ -213,7 +213,7 @@ def test_an_iterator_that_does_not_fit_into_memory_is_stopped(monkeypatch):
         (torch.arange(3), "but holds numbers"),
         (
             ["some text", "more"],
-            r"item 0 of the list: .*some text: must be .*, but is not there .* A list of texts",
+            r"item 0 of the list: .*some text: must be .*, but is not there .* A list of strings",
         ),
         ([ROWS[0], None], "sequence 1: must be a dict of fields"),
         (

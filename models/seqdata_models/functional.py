@@ -221,8 +221,7 @@ def run_dense(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> Tensor:
     if not (layer.batch_first and layer.bias) or layer.proj_size:
         raise ConfigError(
             "run_dense: `lstm` must have batch_first=True, biases and no projection, but is "
-            f"{lstm!r}. "
-            "Make it so, or run it on a PackedSequence."
+            f"{lstm!r}. Create it so, or call it with a PackedSequence."
         )
     mask = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]  # (B, T)
     x = torch.where(mask[..., None], x, 0.0)

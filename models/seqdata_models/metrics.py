@@ -21,7 +21,7 @@ UNLABELLED = -100
 
 
 class ExactMeanMetric(Metric):
-    """Mean: a sum divided by a count, each added up over batches and ranks in float64.
+    """Mean of values over batches and ranks, from a sum and a count in float64.
 
     Sum and count stay float64 if the module is converted to another dtype. In bfloat16, a count
     would not grow past 256.
@@ -93,7 +93,7 @@ def update_label_means(
 
 
 class Perplexity(ExactMeanMetric):
-    """Perplexity: the exponential of a mean negative log-likelihood.
+    """Perplexity, the exponential of the mean negative log-likelihood of a token.
 
     ``update(total, count)`` takes the sum in nats and the number of scored tokens, including
     end-of-sequence tokens if there are any.

@@ -323,7 +323,9 @@ def test_what_cannot_be_split_is_refused():
     model = make_model("lstm", torch.float32)
     with pytest.raises(ConfigError, match="`stages` must be at most 3, the number"):
         Wavefront(model, Mesh(1)).stack.cut(4)
-    with pytest.raises(ConfigError, match="`lane_groups` must be a number from 1, but is 0"):
+    with pytest.raises(
+        ConfigError, match="`lane_groups` must be an integer of at least 1, but is 0"
+    ):
         Ring(model, Mesh(1), 0)
     model.rnn = nn.LSTM(4, 3, 2, batch_first=True, bidirectional=True)
     for engine in (Wavefront, Ring):
@@ -339,7 +341,9 @@ def test_what_cannot_be_split_is_refused():
         Mesh(2)
     with pytest.raises(ConfigError, match=r"must be 2 x 2 \(data x stages or parts\), but is 1"):
         Mesh(2, 2)
-    with pytest.raises(ConfigError, match="`stages or parts` must be a number from 1, but is 0"):
+    with pytest.raises(
+        ConfigError, match="`stages or parts` must be an integer of at least 1, but is 0"
+    ):
         Mesh(0)
 
 
@@ -349,7 +353,7 @@ def test_a_checkpoint_that_would_lack_a_stage_is_refused():
     wave.update(make_updates("lstm")[0])
     wave.mesh.size = 2  # as if there were another process
     wave.update([])
-    with pytest.raises(ResumeError, match="must hold all stages, but this process has stepped"):
+    with pytest.raises(ResumeError, match="must hold all stages, but this process has updated"):
         model.state_dict()
     with pytest.raises(ResumeError, match="must have the weights of all stages, but this process"):
         model(make_updates("lstm")[0][0])
@@ -444,7 +448,9 @@ def test_parts_whose_gradients_others_sum_are_refused():
         model = make_model("lstm", torch.float32)
         plain = model.parallel_stages()
         model.parallel_stages = lambda: [*plain[:-1], nn.Sequential(DDP(plain[-1]))]
-        with pytest.raises(ConfigError, match="must be without DistributedDataParallel, but a Seq"):
+        with pytest.raises(
+            ConfigError, match="must not contain DistributedDataParallel, but a Seq"
+        ):
             Ring(model, Mesh(1))
     finally:
         torch.distributed.destroy_process_group()

@@ -152,7 +152,7 @@ def test_callbacks_that_record_losses_are_refused_where_an_update_has_several_ba
         (1, "must be SequenceBatch"),
         (
             2,
-            rf"of one batch with {type(callback).__name__}, .* but is of 2 \(accumulated batches x",
+            rf"have one batch with {type(callback).__name__}, .* but has 2 \(accumulated batches x",
         ),
     ]:
         trainer = trainer_of(strategy=RingStrategy(1), callbacks=[callback])

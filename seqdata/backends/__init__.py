@@ -110,7 +110,7 @@ def _warn_of_lost_ids(path: Path) -> None:
     """Warn that ids are dropped, as they are where a store with such a field is written."""
     warnings.warn(
         f"{path}: ids are dropped: its values {ID_FIELD!r} become the field {ID_FIELD!r}, which "
-        "does not hold texts. To keep the ids, open the files, `rename` the field, and pass that "
+        "does not hold strings. To keep the ids, open the files, `rename` the field, and pass that "
         "to `write_store`",
         SeqDataWarning,
         stacklevel=3,

@@ -54,7 +54,7 @@ class SequenceBatch:
         data: Field -> tensor (r, T, *shape) in the layout ``padded``; (r, *shape) for a
             per-sequence field, or a list for ``str`` or ``bytes``. ``batch["x"]`` is short for
             ``batch.data["x"]``.
-        lengths: int64 (r,), real timesteps of each row; always on the CPU.
+        lengths: int64 (r,), number of real timesteps of each row; always on the CPU.
         ids: int64 (r,), indices in the base store; on the CPU. ``store.keys(batch)`` names them.
         weight: float32 (r,), weight in the loss; 0 for a padding row or an idle lane.
         start: int64 (r,), first timestep of each row in its sequence; on the CPU.
@@ -139,7 +139,7 @@ class SequenceBatch:
         """Return a batch without data, whose attributes except those of rows have their defaults.
 
         Args:
-            lengths: int64 (r,), timesteps of each row.
+            lengths: int64 (r,), number of timesteps of each row.
             rows: Other attributes of rows, in C-contiguous memory that only this batch uses.
                 Tensors are made when they are first read.
             axes: Axis of each field.
@@ -352,7 +352,7 @@ class SequenceBatch:
         if value is None:
             raise ConfigError(
                 f"batch: `{name}` must come from a batch with lanes, but is None. Plan with a "
-                "policy that deals lanes, such as TBPTT."
+                "policy that has lanes, such as TBPTT."
             )
         moved = self._moved.get(name)
         return moved[1] if moved is not None and moved[0] is value else value.cpu()
@@ -379,7 +379,7 @@ class SequenceBatch:
         return self.padded_length or max(1, int(self.lengths.max()) if len(self) else 1)
 
     def extent(self, axis: str) -> tuple[Tensor, int]:
-        """Return the timesteps of each row along an axis, with the horizon, and the width."""
+        """Return the number of timesteps of each row on an axis, with horizon, and the width."""
         lengths = self.lengths_of.get(axis, self.lengths)
         if axis == self.axes.axis:
             return lengths + self.horizon, self._width() + self.horizon

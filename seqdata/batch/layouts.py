@@ -37,7 +37,7 @@ class Layout(ABC):
 
         Args:
             values: Values in this layout.
-            lengths: int64 (r,), timesteps of each row, on the CPU.
+            lengths: int64 (r,), number of timesteps of each row, on the CPU.
 
         Returns:
             (N, *shape), N = ``lengths.sum()``.
@@ -49,7 +49,7 @@ class Layout(ABC):
 
         Args:
             flat: Flat values (N, *shape), row after row.
-            lengths: int64 (r,), timesteps of each row, on the CPU; their sum is N.
+            lengths: int64 (r,), number of timesteps of each row, on the CPU; their sum is N.
             width: Number of timesteps of a padded row.
             padding: Value of padding.
 
@@ -270,7 +270,7 @@ def cut_windows(value: Tensor, lengths: Tensor, horizon: int, is_future: bool) -
 
     Args:
         value: (r, T, *shape), each row its context and then its horizon.
-        lengths: int64 (r,), timesteps of each context, on the CPU.
+        lengths: int64 (r,), number of timesteps of each context, on the CPU.
         horizon: Timesteps of the future.
         is_future: Whether the future is returned; else the context, padded with 0.
     """

@@ -65,9 +65,9 @@ def index(
         if not is_remote(location) and not _holds_anything(local_path(location)):
             open_store(location, backend=backend)  # raises: nothing is there
         raise ConfigError(
-            "index: the location must be of files of a format with an index, such as tar shards, "
-            f"but {redact_secrets(location)!r} is not. Other data needs no index; a format whose "
-            "suffix no package claims is named with `--backend`."
+            "index: the location must hold files of a format with an index, such as tar shards, "
+            f"but {redact_secrets(location)!r} does not. Other data needs no index; pass "
+            "`--backend` for a format whose suffix no package claims."
         )
     if workers is None:
         workers = min(8, os.cpu_count() or 1)

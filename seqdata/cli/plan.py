@@ -496,7 +496,7 @@ def _iter_lines(
     tail: Tail,
     made: list[str],
 ) -> Iterator[str | Text]:
-    """Yield the report: what was planned, the files that were made, and the figures at the end."""
+    """Yield the report: the plan, the files that were made, and the figures at the end."""
     yield from _iter_policy_lines(describe_policy(rule, brief=True), info, worlds)
     yield from _iter_sequence_lines(lists)
     if parts:
@@ -519,7 +519,7 @@ def _compare_with_random(
 def _iter_policy_lines(
     policy: str, info: dict[str, Any], worlds: list[WorldStats]
 ) -> Iterator[str | Text]:
-    """Yield the policy, with the options that are not defaults, and what follows from it."""
+    """Yield the policy with its non-default options, and its effects on the order and rows."""
     chosen = [f"{name} {info[name]}" for name in ("seed", "epoch") if info[name]]
     yield ", ".join([policy, *chosen])
     if info["order"]:

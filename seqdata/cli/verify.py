@@ -155,7 +155,7 @@ class _ProgressRelay:
 
 @contextmanager
 def _progress_bar(store: str, total: int, *, of: str) -> Iterator[BytesProgressFn]:
-    """Show a bar with rate and time left where standard error is a terminal."""
+    """Show a bar with rate and time left within the block, if standard error is a terminal."""
     err = make_console(stderr=True)
     if not err.is_terminal:
         yield _ignore_progress

@@ -33,7 +33,7 @@ def make_documents(
     topics: int = 8,
     seed: int = 0,
 ) -> SequenceStore:
-    """Return documents of tokens, with log-normal lengths as those of texts.
+    """Return documents of tokens, with log-normal lengths, like those of real documents.
 
     Few tokens are frequent, most are rare, and which ones they are depends on the topic of a
     document: a model can learn to tell topics apart, and to predict tokens better than by their

@@ -17,7 +17,7 @@ _SCALE = 1_000_000  # the values are published with six digits after the point
 
 
 def load_japanese_vowels(split: str = "train") -> SequenceStore:
-    """Return the utterances of nine speakers: 7 to 29 frames each, which speaker is it?
+    """Return utterances of nine speakers, 7 to 29 frames each, to classify the speaker.
 
     Nine male speakers said the vowels /a/ and /e/ in succession. Each frame has 12 coefficients of
     a linear prediction analysis (LPC cepstrum) of the sound.

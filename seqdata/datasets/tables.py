@@ -128,7 +128,7 @@ def _make_frame(owner: str, columns: dict[str, list[Any]]) -> pd.DataFrame:
         import pandas as pd
     except ImportError as error:
         raise ConfigError(
-            f"{owner}: pandas must be installed, but is not: it returns a DataFrame. Install it "
+            f"{owner}: pandas must be installed, but is not: the result is a DataFrame. Install it "
             "with `pip install pandas`"
         ) from error
     return pd.DataFrame({name: np.concatenate(pieces) for name, pieces in columns.items()})

@@ -240,8 +240,8 @@ class FittedMeanStd:
             largest = np.finfo(dtype).max
             raise DecodeError.at(
                 f"statistics: values of field {self.name!r} must be below {largest:.0e} "
-                "standard deviations, but one is not. Fit over it, too, or clip the field with "
-                "Quantiles before.",
+                "standard deviations, but one is not. Include it in the data that is fitted, or "
+                "clip the field with Quantiles first.",
                 field=self.name,
             ) from error
 

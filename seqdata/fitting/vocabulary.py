@@ -198,7 +198,7 @@ class FittedVocabulary:
 
 
 def _split_words(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
-    """Return the words of strings and the number of words of each, int64 (texts,)."""
+    """Return the words of strings and the number of words of each, int64 (strings,)."""
     words = f" {_BOUNDARY} ".join(texts).split()
     # NumPy takes a string of NULs for an empty one, and would find no boundary
     ends = np.array([at for at, word in enumerate(words) if word == _BOUNDARY], dtype=np.int64)
@@ -211,5 +211,5 @@ def _split_words(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
 
 
 def _split_characters(texts: list[str]) -> tuple[Iterable[str], NDArray[np.int64]]:
-    """Return the characters of strings and the number of characters of each, int64 (texts,)."""
+    """Return the characters of strings and the number of characters of each, int64 (strings,)."""
     return "".join(texts), np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))

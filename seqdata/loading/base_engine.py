@@ -456,7 +456,7 @@ class BaseEngine(ABC):
         self,
         steps: RankPlan,
         epoch: int,
-        number: int,
+        step: int,
         update_schedule: UpdateSchedule,
         *,
         fill: bool = True,
@@ -468,7 +468,7 @@ class BaseEngine(ABC):
         Args:
             steps: The steps of any rank.
             epoch: Epoch of its plan.
-            number: Index of the step.
+            step: Index of the step.
             update_schedule: Grouping of steps into optimizer updates.
             fill: Whether to read the data.
 

@@ -210,7 +210,7 @@ class PreparedStep:
     i: int
 
     @property
-    def number(self) -> int:
+    def batch_number(self) -> int:
         """Index of the batch in the plan."""
         return self.run.steps.numbers[self.i]
 
@@ -239,7 +239,7 @@ class RunMetadata:
         plan: The plan of the steps.
         axes: Axis of each field.
         numbers: Index of the batch of each step in the plan.
-        lengths: int64 (r,), timesteps of each row of all steps.
+        lengths: int64 (r,), number of timesteps of each row of all steps.
         rows: The other attributes of rows, of all steps.
         row_offsets: Step -> its first row.
         row_spans: Row, id, start and stop of each step's spans, int64 (n, 4), ``batch.segments``;

@@ -201,7 +201,7 @@ class EpochEngine(BaseEngine):
         self,
         steps: RankPlan,
         epoch: int,
-        number: int,
+        step: int,
         update_schedule: UpdateSchedule,
         *,
         fill: bool = True,
@@ -210,7 +210,7 @@ class EpochEngine(BaseEngine):
         components = self._components
         plan_epoch, fetch = self._effective_epoch(epoch), components.fetcher.fetch
         pipeline = BatchPipeline(components, steps, plan_epoch, update_schedule, fetch)
-        return pipeline.make_batch(number) if fill else pipeline.make_metadata(number)
+        return pipeline.make_batch(step) if fill else pipeline.make_metadata(step)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -388,8 +388,8 @@ def make_engine(store: Store, policy: Policy, options: EngineOptions) -> BaseEng
     base_policy = find_base_policy(policy)
     if as_policy(base_policy).zips_parts:
         raise ConfigError(
-            f"loader: a {type(policy).__name__} must be around the policy of a part, but is "
-            f"around a {type(base_policy).__name__}. Name it in the parts: Zip({{name: "
+            f"loader: a {type(policy).__name__} must wrap the policy of a part, but "
+            f"wraps a {type(base_policy).__name__}. Name it in the parts: Zip({{name: "
             f"{type(policy).__name__}(...), ...}})."
         )
     return EpochEngine(store, policy, options)
@@ -492,7 +492,7 @@ class ZipEngine(BaseEngine):
         self,
         steps: RankPlan,
         epoch: int,
-        number: int,
+        step: int,
         update_schedule: UpdateSchedule,
         *,
         fill: bool = True,
@@ -500,7 +500,7 @@ class ZipEngine(BaseEngine):
         """Return the batches of all parts; see ``BaseEngine.remake_batch``."""
         return {
             name: engine.remake_batch(
-                self._share_of(engine, steps, epoch), epoch, number, update_schedule, fill=fill
+                self._share_of(engine, steps, epoch), epoch, step, update_schedule, fill=fill
             )
             for name, engine in self.engines.items()
         }

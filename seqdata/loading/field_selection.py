@@ -226,10 +226,10 @@ def check_ends(reader: FieldReader, policy: Policy) -> None:
         is_apart, is_far = gaps > rounding + delay, gaps >= max(min(sizes), rounding + 1)
         if is_far.any():
             raise ConfigError(
-                f"loader: linked axes must begin and end together, to less than the {min(sizes)} "
-                f"timesteps of a window or chunk, but do not in {np.count_nonzero(is_far)} of "
-                f"{len(gaps)} sequences: {_describe_ends(reader, axis, int(gaps.argmax()))}. "
-                "Correct `rates`, or crop the recordings alike or leave them out (`where`)"
+                f"loader: linked axes must begin and end together, less than the {min(sizes)} "
+                f"timesteps of a window or chunk apart, but do not in {np.count_nonzero(is_far)} "
+                f"of {len(gaps)} sequences: {_describe_ends(reader, axis, int(gaps.argmax()))}. "
+                "Correct `rates`, or crop the recordings alike, or leave them out (`where`)"
             )
         if is_apart.any():
             warnings.warn(

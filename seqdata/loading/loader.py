@@ -330,8 +330,9 @@ class Loader:
             return
         if position.position:
             warnings.warn(
-                f"loader: set_epoch({epoch}) leaves the loaded position, batch {position.position} "
-                f"of epoch {position.epoch}. Begin the loop over epochs with `loader.epoch`.",
+                f"loader: set_epoch({epoch}) discards the loaded position, batch "
+                f"{position.position} of epoch {position.epoch}. Begin the loop over epochs with "
+                "`loader.epoch`.",
                 SeqDataWarning,
                 stacklevel=2,
             )

@@ -214,7 +214,8 @@ def _find_mixture_start(
         if on_changed != "next_segment":
             return None
         raise ResumeError(
-            f"{saved.owner}: `parts` of the state must be where the parts of the mixture were, but "
+            f"{saved.owner}: `parts` of the state must be the positions of the mixture's parts, "
+            "but "
             "is missing: an earlier release saved the state, or a run without Mix. Resume with the "
             "data and the policy of that run and save again, or begin a new run."
         )

@@ -158,7 +158,7 @@ class ConvertedColumn:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Number of timesteps of each piece, int64 (n,)."""
         return self.column.lengths
 
     def __len__(self) -> int:

@@ -339,7 +339,7 @@ def _map_buffer(size: int) -> mmap.mmap:
 
 
 class _Lease(np.ndarray):
-    """All bytes of one block; when the last array over them dies, the block goes back."""
+    """All bytes of one block, which is returned when the last array over them is freed."""
 
     buffer: mmap.mmap | None = None
     returned: deque[mmap.mmap] | None = None

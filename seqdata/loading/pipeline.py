@@ -132,16 +132,16 @@ class BatchPipeline:
         limit = update_schedule.steps
         self._num_trained = len(self.share) if limit is None else min(limit, len(self.share))
 
-    def prepare_request(self, number: int) -> StepRequest:
+    def prepare_request(self, step: int) -> StepRequest:
         """Return the request of a step; the step is kept until its batch is made."""
-        prepared = self._requested[number] = self._prepare(number)
+        prepared = self._requested[step] = self._prepare(step)
         return prepared.request
 
-    def iterate(self, numbers: range, *, is_pinned: bool) -> Generator[Any, None, None]:
+    def iterate(self, steps: range, *, is_pinned: bool) -> Generator[Any, None, None]:
         """Yield the outputs of steps, without a reference to one while the next is made."""
         make = self.make_batch if self.components.output is None else self.make_output
-        for number in numbers:
-            yield pin(make(number)) if is_pinned else make(number)
+        for step in steps:
+            yield pin(make(step)) if is_pinned else make(step)
 
     def make_output(self, step: int) -> Any:
         """Return the output of a step."""
@@ -155,48 +155,48 @@ class BatchPipeline:
         output = self.components.output
         return batch if output is None else output(batch), size
 
-    def _prepare(self, number: int) -> PreparedStep:
+    def _prepare(self, step: int) -> PreparedStep:
         run = self._run
-        if run is None or number not in self._run_steps:
-            run = self._run = self._preparer.prepare_from(self.share, number)
-            self._run_steps = range(number, number + len(run))
-        return run.prepare(number - self._run_steps.start)
+        if run is None or step not in self._run_steps:
+            run = self._run = self._preparer.prepare_from(self.share, step)
+            self._run_steps = range(step, step + len(run))
+        return run.prepare(step - self._run_steps.start)
 
     def make_metadata(self, step: int) -> SequenceBatch:
         """Return the batch of a step without its data; nothing is read."""
         return self._describe(self._prepare(step), step)
 
-    def make_batch(self, number: int) -> SequenceBatch:
+    def make_batch(self, step: int) -> SequenceBatch:
         """Return the batch of a step, before the output is selected."""
         requested = self._requested
-        prepared = requested.pop(number) if number in requested else self._prepare(number)
+        prepared = requested.pop(step) if step in requested else self._prepare(step)
         try:
             try:
-                return self._fetch_and_collate(prepared, number)
+                return self._fetch_and_collate(prepared, step)
             except Exception as error:
                 if self.components.on_error == "raise" or not is_about_data(error):
                     raise
-                return self._repair(prepared.make_step(), prepared.request, number, error)
+                return self._repair(prepared.make_step(), prepared.request, step, error)
         except SeqDataError as error:
-            located_error = self._locate_error(error, prepared.number, number)
+            located_error = self._locate_error(error, prepared.batch_number, step)
             raise located_error.with_traceback(error.__traceback__) from error.__cause__
         except StopIteration as error:  # unchanged, it would end the caller's epoch
             stop_error = RuntimeError(describe_stop("loader: a transform, collator or dataset"))
             for note in getattr(error, "__notes__", ()):
                 stop_error.add_note(note)
-            raise self._add_note(stop_error, prepared.number, number) from error
+            raise self._add_note(stop_error, prepared.batch_number, step) from error
         except Exception as error:
-            self._add_note(error, prepared.number, number)
+            self._add_note(error, prepared.batch_number, step)
             raise
 
-    def _fetch_and_collate(self, prepared: PreparedStep, number: int) -> SequenceBatch:
+    def _fetch_and_collate(self, prepared: PreparedStep, step: int) -> SequenceBatch:
         fetch, collate = self.fetch, self._collate
         if profiler._is_profiler_enabled:  # a range takes time also where nothing records it
             fetch, collate = record_function(FETCH)(fetch), record_function(COLLATE)(collate)
         columns, axes = fetch(prepared.request)
         if self._has_bounded_lengths:
             prepared = self._preparer.prepare(shorten_step(prepared.make_step(), columns, axes))
-        batch = self._describe(prepared, number)
+        batch = self._describe(prepared, step)
         batch.axes = axes
         return collate(columns, batch, prepared)
 
@@ -231,18 +231,18 @@ class BatchPipeline:
             columns, batch.axes, step, step.extended, joint_targets=joint_targets
         )
 
-    def _describe(self, prepared: PreparedStep, number: int) -> SequenceBatch:
+    def _describe(self, prepared: PreparedStep, step: int) -> SequenceBatch:
         """Return the batch of a step with its counts, without data."""
         metadata, i = prepared.run.metadata, prepared.i
         batch = metadata.batch(i)
         if self._is_step_of_one_batch:
             step_totals = batch.num_tokens, metadata.num_counted[i]
         else:
-            step_totals = self.share.totals(number, number + 1)
+            step_totals = self.share.totals(step, step + 1)
         totals, schedule, scale = step_totals, self.update_schedule, self._loss_scale
         if schedule.accumulate > 1:
-            totals = self._find_update_totals(batch, number)
-        elif schedule.steps is not None and number >= schedule.steps:
+            totals = self._find_update_totals(batch, step)
+        elif schedule.steps is not None and step >= schedule.steps:
             totals = (0, 0)
         batch.epoch, batch.loader, batch.horizon = self.epoch, self.components.name, self._horizon
         batch.global_num_tokens = step_totals[0]
@@ -254,34 +254,34 @@ class BatchPipeline:
                 setattr(batch.whole, name, getattr(batch, name))
         return batch
 
-    def _find_update_totals(self, batch: SequenceBatch, number: int) -> tuple[int, int]:
+    def _find_update_totals(self, batch: SequenceBatch, step: int) -> tuple[int, int]:
         """Return the totals of a step's update, and set ``batch.ends_update``."""
         accumulate = self.update_schedule.accumulate
-        batch.ends_update = not (number + 1) % accumulate or number + 1 == self._num_trained
-        if number // accumulate != self._update_number:
-            self._update_number = number // accumulate
+        batch.ends_update = not (step + 1) % accumulate or step + 1 == self._num_trained
+        if step // accumulate != self._update_number:
+            self._update_number = step // accumulate
             self._update_totals = self._sum_update(self._update_number)
         return self._update_totals
 
     def _repair(
-        self, step: Step, request: StepRequest, number: int, error: Exception
+        self, planned: Step, request: StepRequest, step: int, error: Exception
     ) -> SequenceBatch:
         """Return the batch without the sequences that fail, with the planned number of rows."""
         fetcher, on_error = self.components.fetcher, self.components.on_error
-        repaired = repair_batch(fetcher, step, request, on_error)
+        repaired = repair_batch(fetcher, planned, request, on_error)
         if repaired is None:  # the whole batch fails, not a single sequence
             raise error
-        if step.weights.any():  # the rank that owns a padding row counts it
-            self._log_errors(step, request, repaired.errors)
-        step = repaired.step
+        if planned.weights.any():  # the rank that owns a padding row counts it
+            self._log_errors(planned, request, repaired.errors)
+        made = repaired.step
         if self._has_bounded_lengths:
-            step = shorten_step(step, repaired.columns, repaired.axes)
-        batch = self._describe(self._preparer.prepare(step), number)
+            made = shorten_step(made, repaired.columns, repaired.axes)
+        batch = self._describe(self._preparer.prepare(made), step)
         batch.axes = repaired.axes
         if repaired.replacement_row is not None and isinstance(batch.part, list):
             batch.part = _copy_label(batch.part, repaired)
             batch.part_epoch = _copy_label(batch.part_epoch, repaired)
-        columns = self._select_step_columns(repaired.columns, batch, step)
+        columns = self._select_step_columns(repaired.columns, batch, made)
         return self.components.collator(columns, batch)
 
     def _log_errors(
@@ -303,28 +303,29 @@ class BatchPipeline:
         stop = min(first + self.update_schedule.accumulate, self._num_trained)
         return self.share.totals(first, stop) if first < stop else (0, 0)
 
-    def _locate_error(self, error: SeqDataError, batch: int, step: int) -> SeqDataError:
+    def _locate_error(self, error: SeqDataError, batch_number: int, step: int) -> SeqDataError:
         world, worker = self.share.world, error.details.get("worker")
-        line = self._describe_step(batch, step, worker if isinstance(worker, int) else None)
-        located = error.with_place(line, epoch=self.epoch, batch=batch, step=step, rank=world.rank)
-        hint = self._get_replay_hint(batch)
+        line = self._describe_step(batch_number, step, worker if isinstance(worker, int) else None)
+        located = error.with_place(
+            line, epoch=self.epoch, batch=batch_number, step=step, rank=world.rank
+        )
+        hint = self._get_replay_hint(batch_number)
         return located if hint is None else located.shown_by(hint)
 
-    def _add_note(self, error: Exception, batch: int, step: int) -> Exception:
-        hint = self._get_replay_hint(batch)
-        error.add_note(
-            f"in {self._describe_step(batch, step)}" + (f". {REPLAY_PREFIX}{hint}" if hint else "")
-        )
+    def _add_note(self, error: Exception, batch_number: int, step: int) -> Exception:
+        hint = self._get_replay_hint(batch_number)
+        end = f". {REPLAY_PREFIX}{hint}" if hint else ""
+        error.add_note(f"in {self._describe_step(batch_number, step)}{end}")
         return error
 
-    def _get_replay_hint(self, batch: int) -> str | None:
+    def _get_replay_hint(self, batch_number: int) -> str | None:
         hint = self.components.replay_hint
-        return None if hint is None else hint(self.epoch, batch)
+        return None if hint is None else hint(self.epoch, batch_number)
 
-    def _describe_step(self, batch: int, step: int, worker: int | None = None) -> str:
+    def _describe_step(self, batch_number: int, step: int, worker: int | None = None) -> str:
         world = self.share.world
         return format_step(
-            epoch=self.epoch, batch=batch, step=step, rank=world.rank, size=world.size,
+            epoch=self.epoch, batch=batch_number, step=step, rank=world.rank, size=world.size,
             worker=worker,
         )  # fmt: skip
 

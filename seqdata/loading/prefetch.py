@@ -188,7 +188,7 @@ class _HandoverQueue(Generic[Item]):
         return len(self._gathered)
 
     def hand_over(self) -> None:
-        """Make a group of what is gathered, as soon as there is room for it."""
+        """Make a group of the gathered items, as soon as there is room for it."""
         with self._changed:
             while len(self._ready) >= self._max_handovers and not self.is_closed:
                 self._changed.wait(_POLL_SECONDS)

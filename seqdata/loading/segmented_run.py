@@ -238,5 +238,6 @@ class SegmentedRun:
             raise ConfigError(
                 f"segments: the {self.length} batches of a segment must be a multiple of the "
                 f"{update} of an update ({share.stride} ranks, {schedule.accumulate} steps), but "
-                f"are not. Pass {-(-self.length // update) * update}, or other ranks."
+                f"are not. Pass {-(-self.length // update) * update}, or use another number of "
+                "ranks."
             )

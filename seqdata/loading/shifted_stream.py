@@ -153,7 +153,7 @@ class RowColumn:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each row, int64 (r,)."""
+        """Number of timesteps of each row, int64 (r,)."""
         offsets = offsets_from_sizes(self.column.lengths)
         lengths: NDArray[np.int64] = offsets[self.row_offsets[1:]] - offsets[self.row_offsets[:-1]]
         return lengths

@@ -54,7 +54,7 @@ class StepRequest:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each span, int64 (n,)."""
+        """Number of timesteps of each span, int64 (n,)."""
         lengths: NDArray[np.int64] = self.spans[:, 2] - self.spans[:, 1]
         return lengths
 

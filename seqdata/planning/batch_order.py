@@ -44,7 +44,7 @@ def order_batches(
     """Return the order of a block's batches.
 
     Args:
-        longest: int64 (batches,), timesteps of each batch's longest row.
+        longest: int64 (batches,), number of timesteps of each batch's longest row.
         draw: The epoch's randomness.
         block: Index of the block.
         group: Number of consecutive batches of similar lengths.

@@ -86,7 +86,7 @@ class Cutter(Protocol):
 
     @property
     def block_items(self) -> int:
-        """Items of a block where there is more than one."""
+        """Number of items of a block, if there are several blocks."""
         ...
 
     def count_batches(self, blocks: Blocks) -> list[BlockCost]:

@@ -375,8 +375,8 @@ def find_lookahead(drawn: list[PartRun]) -> int:
     lookaheads = {run.name: run.lookahead for run in drawn}
     if len(set(lookaheads.values())) > 1:
         raise ConfigError(
-            f"policy 'mix': the windows of all parts must have one `horizon`, but have "
-            f"{lookaheads}. Pass the same to their policies."
+            f"policy 'mix': the windows of all parts must have the same `horizon`, but "
+            f"have {lookaheads}. Pass the same to their policies."
         )
     return next(iter(lookaheads.values()))
 

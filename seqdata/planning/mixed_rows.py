@@ -46,7 +46,7 @@ def check_rows_policy(policy: Policy) -> None:
         name = type(policy).__name__
         raise ConfigError(
             "policy 'mix': `policy` must plan each sequence once with `rows=True`, but "
-            f"{name} draws some several times. Pass the inner policy, or mix batches: "
+            f"{name} draws some of them several times. Pass the inner policy, or mix batches: "
             f"Part(weight, {name}(...))."
         )
 
@@ -152,9 +152,9 @@ class MixedRowsTable(RenumberedTable):
             spans, rows = self.table.batch(number)
             if rows is not None:
                 raise ConfigError(
-                    "policy 'mix': `policy` must make rows of one sequence with `rows=True`, but "
-                    "its rows hold several, and `batch.part` names one. Let each part pack its "
-                    "own: Part(weight, Packed(...)) without `rows`."
+                    "policy 'mix': with `rows=True`, `policy` must put one sequence in each row, "
+                    "but packs several, and `batch.part` names only one part per row. Let each "
+                    "part pack its own sequences: Part(weight, Packed(...)), without `rows`."
                 )
             positions = spans[:, 0]
             found = np.searchsorted(starts, self.drawn.numbers[positions], side="right") - 1

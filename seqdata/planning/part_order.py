@@ -291,7 +291,9 @@ def make_part_weights(declared: Mapping[str, float], weights: Any) -> PartWeight
             )
     most = max(map(float, values))
     if not most:
-        raise ConfigError(f"{name} must be above 0 for a part, but all are 0. Pass other weights.")
+        raise ConfigError(
+            f"{name} must be above 0 for at least one part, but all are 0. Pass other weights."
+        )
     relative = np.array([float(value) / most for value in values])
     rounded = relative.astype(_DTYPE)
     rounded[(relative > 0) & (rounded == 0)] = np.finfo(_DTYPE).smallest_subnormal

@@ -190,8 +190,8 @@ def check_lane_policies(policies: Mapping[str, Policy]) -> None:
             raise _make_no_lanes_error(name, policy)
         if getattr(policy, "jitter", False):
             raise ConfigError(
-                f"policy 'mix': part {name!r} must be without `jitter`, whose factor of the "
-                "learning rate is one of a whole batch. Leave it out."
+                f"policy 'mix': part {name!r} must be without `jitter`, which scales the "
+                "learning rate of a whole batch. Leave it out."
             )
         if as_policy(policy).varies:
             raise ConfigError(
@@ -201,8 +201,9 @@ def check_lane_policies(policies: Mapping[str, Policy]) -> None:
     kinds = {name: _describe_lanes(policy) for name, policy in policies.items()}
     if len(set(kinds.values())) > 1:
         raise ConfigError(
-            "policy 'mix': the lanes of all parts must have one overlap (`chunk` - `advance`), and "
-            f"all or none be `continuous`, but are {kinds}. Pass the same to their policies."
+            "policy 'mix': the lanes of all parts must have the same overlap (`chunk` - "
+            f"`advance`), and all or none be `continuous`, but are {kinds}. Pass the same to "
+            "their policies."
         )
 
 

@@ -114,10 +114,10 @@ def chart_padding(plans: Mapping[str, BatchMeasures]) -> Curves:
 
 
 def chart_ranks(real: NDArray[np.int64], padded: NDArray[np.int64]) -> Bars:
-    """Return the timesteps of each rank in an epoch.
+    """Return the number of timesteps of each rank in an epoch.
 
     Args:
-        real: int64 (steps, ranks), real timesteps of each rank in each step.
+        real: int64 (steps, ranks), number of real timesteps of each rank in each step.
         padded: int64 (steps, ranks), timesteps after padding.
     """
     steps, ranks = real.shape
@@ -176,7 +176,7 @@ def chart_lanes(
     position: int | None = None,
     name: str = "",
 ) -> Strips:
-    """Return what each lane reads in at most 40 steps, and where it begins a sequence.
+    """Return the sequences that each lane reads in at most 40 steps, and their beginnings.
 
     Args:
         read_batch: Function of the index of a step that returns its batch, a row for each lane.

@@ -38,7 +38,7 @@ def chart_rows(
     jagged one its rows without padding, and a flat one all rows after each other.
 
     Args:
-        lengths: int64 (r,), real timesteps of each row.
+        lengths: int64 (r,), number of real timesteps of each row.
         weights: float64 (r,), weight of each row.
         width: Timesteps of a padded row, without a horizon.
         burn_in: int64 (r,), timesteps at the head of each row that are not scored; None: all are.

@@ -366,8 +366,9 @@ class Mix(BasePolicy):
         check_flags("policy 'mix'", rows=self.rows, shuffle=self.shuffle)
         if self.rows and (self.by == "batches" or self.batches is not None or self.policy is None):
             raise ConfigError(
-                "policy 'mix': `rows=True` must have one `policy`, and neither `batches` nor "
-                f"`by='batches'`, but they are {self.policy!r}, {self.batches!r} and {self.by!r}."
+                "policy 'mix': with `rows=True`, `policy` must be given, and neither `batches` "
+                f"nor `by='batches'`, but they are {self.policy!r}, {self.batches!r} and "
+                f"{self.by!r}."
             )
         temperature: Any = self.temperature
         is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
@@ -399,8 +400,8 @@ class Mix(BasePolicy):
         if self.rows or self.by is not None:
             found = "rows=True" if self.rows else f"by={self.by!r}"
             raise ConfigError(
-                f"policy 'mix': `{found}` cannot be used with lanes, which are dealt to parts by "
-                "weight. Leave it out."
+                f"policy 'mix': `{found}` cannot be used with lanes, which are divided among "
+                "parts by weight. Leave it out."
             )
         drawn = [name for name, part in self.parts.items() if cast(Part, part).weight]
         check_lane_policies({name: self._get_policy(name) for name in drawn})

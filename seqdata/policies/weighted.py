@@ -96,8 +96,8 @@ def check_weights(
         )
     if len(weights) and not weights.any():
         raise ConfigError(
-            f"policy 'weighted': {name} must be above 0 for a sequence, but all are 0. Pass other "
-            "weights."
+            f"policy 'weighted': {name} must be above 0 for at least one sequence, but all are 0. "
+            "Pass other weights."
         )
     return weights
 
@@ -411,7 +411,7 @@ def _check_inner(policy: Any) -> None:
     if as_policy(policy).repeats_sequences:
         raise ConfigError(
             "policy 'weighted': `policy` must plan each sequence once, but an epoch of a "
-            f"{type(policy).__name__} with declared batches has some several times. Write "
+            f"{type(policy).__name__} with declared batches has some of them several times. Write "
             f"{type(policy).__name__}(Weighted(...), ...)."
         )
     if has_draws(policy):

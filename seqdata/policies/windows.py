@@ -325,7 +325,7 @@ class WindowSizes:
 
     @property
     def usual(self) -> int:
-        """The timesteps that must fit where a window begins, so that it is not a short one."""
+        """Number of timesteps that must follow the start of a window, unless it is a short one."""
         return self.least if self.is_drawn else self.size
 
     def longest(self, lengths: NDArray[np.int64]) -> int:

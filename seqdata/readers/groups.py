@@ -275,8 +275,8 @@ def _refuse_apart(group: str, names: list[Any], codes: NDArray[np.int32]) -> Non
         f"table: the rows of each value of column {group!r} must be together, but those of "
         f"{names[code]!r} are row {before} and row {again}, with rows of "
         f"{names[codes[before + 1]]!r} in between ({len(np.unique(runs[later]))} of {len(names)} "
-        "groups are split so), and the order of their timesteps may be another. Pass `order`, the "
-        "column of the time, by which the rows of a group are sorted; or sort the table by "
+        "groups are split like this), and the order of their timesteps may be another. Pass "
+        "`order`, the column of the time, to sort the rows of each group; or sort the table by "
         f"{group!r} before, if the rows of each group are in order",
         field=group, row=again,
     )  # fmt: skip
@@ -295,8 +295,8 @@ def _refuse_dates_that_decrease(table: pa.Table, group: str, grouped: GroupedRow
         raise DecodeError.at(
             f"table: the rows of {grouped.name_at(back[0])!r} must be in order of time, but column "
             f"{name!r} is {column[row]} in row {row} after {column[before]} in row {before} "
-            f"({len(back)} rows go back so). Pass `order={name!r}` to sort the rows of each group "
-            "by it, or name the column that they are to be in order of; if they are in order "
+            f"({len(back)} rows go back like this). Pass `order={name!r}` to sort the rows of each "
+            "group by it, or name the column that they are to be in order of; if they are in order "
             f"already, leave {name!r} out of the table",
             field=name, row=row,
         )  # fmt: skip

@@ -86,7 +86,7 @@ class TableFiles:
         return next(filter(None, known), None) or read_local_version(path)
 
     def hold(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Return what is read of the files, which are kept until then."""
+        """Return the rows unchanged; the copies of remote files are kept until all are read."""
         held = iter(rows)
         for copies in self.copies:
             held = copies.hold(held)
@@ -435,8 +435,8 @@ class RowTables:
         is_text = types.is_string(column.type) or types.is_large_string(column.type)
         if is_text and not _has_microseconds(column):
             raise ConfigError(
-                f"table: column {name!r} must hold dates of microseconds at most to order rows "
-                "that are read by parts, but holds strings of nanoseconds. Convert it to dates"
+                f"table: column {name!r} must hold dates without nanoseconds to order rows "
+                "that are read by parts, but holds strings with nanoseconds. Convert it to dates"
             )
         return keys
 
@@ -545,7 +545,7 @@ def _count_rows(file: TableFile, unit: int) -> int:
 
 
 def _count_nulls(file: TableFile, unit: int) -> Mapping[str, int]:
-    """Return the nulls that the footer of a Parquet file tells of all its columns; else nothing."""
+    """Return column -> number of nulls in a unit, from a Parquet footer; else an empty dict."""
     metadata = getattr(file.read, "metadata", None)
     if metadata is None:
         return {}

@@ -143,7 +143,7 @@ def _read_uncommented(path: str, options: ReadOptions) -> io.BytesIO:
 def _open_csv(
     path: str, options: ReadOptions, errors: str = "replace"
 ) -> Iterator[Iterator[tuple[int, str]]]:
-    """Return an iterator over the lines of a CSV file without comments, counted from 1."""
+    """Open a CSV file within the block; yield its lines without comments, counted from 1."""
     encoding = _detect_encoding(path)
     with io.TextIOWrapper(open_decompressed(path), encoding, errors=errors, newline="") as file:
         mark = options.comment
@@ -214,7 +214,7 @@ def _detect_encoding(path: str) -> str:
     """Return the encoding of a text file: UTF-8, or the one that its first bytes mark.
 
     Raises:
-        DecodeError: If it has bytes of zero, as UTF-16 without a mark and binary files do.
+        DecodeError: If it has NUL bytes, as UTF-16 without a mark and binary files do.
     """
     with open_decompressed(path) as file:
         head = file.read(_HEAD_BYTES)
@@ -224,8 +224,8 @@ def _detect_encoding(path: str) -> str:
     if b"\0" not in head:
         return "utf8"
     raise DecodeError.at(
-        f"file {path!r}: must be text in UTF-8, but has bytes of zero at its beginning: UTF-16, or "
-        "a binary file. Convert it, for example by `iconv -f UTF-16LE -t UTF-8`",
+        f"file {path!r}: must be UTF-8 text, but has NUL bytes near its start, so it is UTF-16 or "
+        "a binary file. Convert it, for example with `iconv -f UTF-16LE -t UTF-8`",
         file=path,
     )
 

@@ -36,7 +36,7 @@ class _RowPieces:
     Attributes:
         rows: int64 (p,), row of each piece.
         starts: int64 (p,), first timestep of each piece in its row.
-        lengths: int64 (p,), timesteps of each piece, at least 1.
+        lengths: int64 (p,), number of timesteps of each piece, at least 1.
         continues: bool (p,), whether each piece continues from its row's state, not from the
             initial one.
     """

@@ -126,7 +126,7 @@ def merge_tables(saved: Sequence[Mapping[str, Any]], dim: int) -> dict[str, Any]
     positions = {(saved_table["epoch"], saved_table["number"]) for saved_table in saved}
     if len(positions) > 1:
         raise ResumeError(
-            "lanes: the last batch that was put back must be equal on all ranks, but is "
+            "lanes: the last batch whose states were stored must be the same on all ranks, but is "
             f"{sorted(positions)} (epoch, number). Save after the same step on every rank."
         )
     combined = {

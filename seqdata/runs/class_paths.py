@@ -86,7 +86,7 @@ def load_weights(arrays: str, digest: str, owner: str = "weights have arrays tha
     if weights.digest != digest:
         raise ConfigError(
             f"{owner} must have the digest {digest}, but those in {path.name!r} next to the file "
-            f"have {weights.digest}: it is of another run. Copy the file of this run there."
+            f"have {weights.digest}: they are of another run. Copy the file of this run there."
         )
     return weights
 

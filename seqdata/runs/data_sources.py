@@ -180,7 +180,7 @@ class DataSources:
             return False
         warnings.warn(
             f"resume: the data has the statistics {current.digest}, but the model was trained with "
-            f"{saved.digest}, which it keeps",
+            f"{saved.digest}, which it still uses",
             SeqDataWarning,
             stacklevel=2,
         )
@@ -336,9 +336,9 @@ class DataSources:
             policy = group_updates(policy, options.batches_per_update)
         if is_evaluation and batching is options.eval_batching and has_draws(policy):
             raise ConfigError(
-                "datamodule: `eval_batching` must return each sequence once, but draws some "
-                "several times. Pass the inner policy, or leave it out: evaluation then takes the "
-                "inner policy of `batching`."
+                "datamodule: `eval_batching` must return each sequence once, but draws some of "
+                "them several times. Pass the inner policy, or leave it out: evaluation then "
+                "takes the inner policy of `batching`."
             )
         if is_evaluation or context.overfit:
             policy = disable_shuffle(policy)

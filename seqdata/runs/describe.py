@@ -112,7 +112,7 @@ def _find_categories(field: Field) -> Any:
 
 
 def describe_sources(title: str, options: DataOptions, sources: DataSources) -> str:
-    """Return a description of the data: a line per kind, what was done, statistics.
+    """Return a description of the data: a line per kind, notes on its preparation, statistics.
 
     Args:
         title: The first line.

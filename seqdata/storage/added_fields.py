@@ -38,7 +38,7 @@ class AddedFields(SequenceStore):
         base: Any store.
         added: Name -> field, of the added ones.
         packed: Name -> (values, offsets or None) of all sequences.
-        lengths_of: Axis -> timesteps of each sequence, of axes that the base does not have.
+        lengths_of: Axis -> number of timesteps of each sequence, for axes that the base lacks.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class AddedFields(SequenceStore):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence, integers (sequences,)."""
+        """Number of timesteps of each sequence, integers (sequences,)."""
         return self._base.lengths
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        """Axis -> number of timesteps of each sequence, integers (sequences,)."""
         return self._lengths_of
 
     @property
@@ -194,8 +194,8 @@ def add_fields(
     for name in fields:
         if name in store.fields or name == ID_FIELD:
             raise ConfigError(
-                f"with_fields: field {name!r} must have a new name, but the store has one. Rename "
-                "it, or choose the others with `select`"
+                f"with_fields: field {name!r} must have a new name, but the store has a field of "
+                "this name. Rename it, or choose the others with `select`"
             )
     check_axis_names(fields, axes or {})
     wanted: dict[str, str | None] = {}
@@ -283,6 +283,6 @@ def _check_lengths(
     raise ConfigError(
         f"with_fields: field {name!r} of sequence {store.ids[at]!r} must have {stored[at]} "
         f"timesteps along {axis!r}, as the store has, but has {lengths[at]}. Check the order of "
-        f"the values; of another length pass axes={{{name!r}: 'another_axis'}}, for one vector "
-        f"per sequence axes={{{name!r}: None}}"
+        f"the values; for another length, pass axes={{{name!r}: 'another_axis'}}; for one vector "
+        f"per sequence, axes={{{name!r}: None}}"
     )

@@ -32,7 +32,7 @@ class ArrayColumn:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Number of timesteps of each piece, int64 (n,)."""
         return np.array([len(piece) for piece in self.pieces], dtype=np.int64)
 
     def __len__(self) -> int:

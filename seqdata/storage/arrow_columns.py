@@ -413,7 +413,7 @@ def _decode_vectors(
                 f"{widths.min()} to {widths.max()}. Split it into several columns",
             )
     elif (widths != width).any():
-        raise make_damage_error(location, f"timesteps of other than {width} numbers")
+        raise make_damage_error(location, f"timesteps whose number of values is not {width}")
     inner_offsets = row_offsets * width  # of numbers by row, for messages
     values = _decode_numbers(location, array.values.slice(first, stop - first), inner_offsets)
     return values.reshape(len(array), width, *values.shape[1:])
@@ -445,7 +445,7 @@ def read_list_offsets(location: DataLocation, array: pa.Array) -> NDArray[np.int
 def measure_row_lengths(
     location: DataLocation, array: pa.Array, column_type: ColumnType
 ) -> tuple[NDArray[np.int64], tuple[int, int] | None]:
-    """Return the timesteps of each row, int64 (rows,), and the narrowest and widest timestep.
+    """Return the number of timesteps of each row, int64 (rows,), and their least and largest width.
 
     The latter is None if the type determines it, or there is no timestep.
 

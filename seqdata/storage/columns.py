@@ -316,7 +316,9 @@ class BufferSource:
 
 
 class SpanColumn:
-    """One field of the spans that were read: a ``Column``.
+    """One field of the spans that were read.
+
+    Implements ``Column``.
 
     Args:
         source: The field.
@@ -334,7 +336,7 @@ class SpanColumn:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Number of timesteps of each piece, int64 (n,)."""
         lengths: NDArray[np.int64] = self._spans[:, 2] - self._spans[:, 1]
         return lengths
 

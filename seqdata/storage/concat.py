@@ -80,12 +80,12 @@ class ConcatStore(SequenceStore):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        """Number of timesteps of each sequence along the default axis, integers (sequences,)."""
         return self._lengths_of[default_axis(self._lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,); concatenated at first use."""
+        """Axis -> number of timesteps of each sequence, integers (sequences,); made lazily."""
         return self._lengths_of
 
     @property

@@ -144,7 +144,7 @@ class ShardLayout:
         location: The dataset, for messages.
         shards: Names of the storage files.
         shard_offsets: Shard -> its first sequence, with the total at the end.
-        lengths_of: Axis -> timesteps of each sequence.
+        lengths_of: Axis -> number of timesteps of each sequence.
         locate_shard: Shard -> its location; None: shards are not files.
         find_id: Sequence -> its id, or None if it cannot be read; None: there are no ids.
         first_sequence: Index of its first sequence in the dataset, for a part of a dataset.

@@ -47,7 +47,7 @@ class DatasetStore(SequenceStore):
 
     Args:
         dataset: The Dataset.
-        lengths: Timesteps of each item, integers (items,).
+        lengths: Number of timesteps of each item, integers (items,).
         fields: Name -> field.
         names: Names of the parts of items that are tuples; None: not given.
         key: The ``str`` field of ids; None: an item is named by its number.
@@ -98,8 +98,8 @@ class DatasetStore(SequenceStore):
 
         Args:
             dataset: Object with a length and items by index; an item must not change.
-            lengths: Timesteps of each item, integers (items,); or a function item -> timesteps,
-                which reads every item once.
+            lengths: Number of timesteps of each item, integers (items,); or a function that
+                returns it for an item, which reads every item once.
             names: Names of the parts of items that are tuples; None: ``x``, ``y``, ``z``,
                 ``field3``, ….
             axes: Field -> None: one value per item, even if its length equals the first item's; or
@@ -163,12 +163,12 @@ class DatasetStore(SequenceStore):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each item, integers (items,)."""
+        """Number of timesteps of each item, integers (items,)."""
         return self._lengths_of[default_axis(self._lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each item, integers (items,)."""
+        """Axis -> number of timesteps of each item, integers (items,)."""
         return self._lengths_of
 
     @property
@@ -258,7 +258,7 @@ class DatasetStore(SequenceStore):
         fields = as_mapping(item, self._part_names)
         if fields.keys() != self._fields.keys():
             raise DecodeError.at(
-                f"dataset: item {number} must have {', '.join(self._fields)} as item 0, but has "
+                f"dataset: item {number} must have {', '.join(self._fields)} like item 0, but has "
                 f"{', '.join(map(str, fields)) or 'no fields'}. Give all items the same fields",
                 sequence=number,
             )
@@ -307,14 +307,14 @@ def _resolve_lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> 
     )
     if counted.dtype.kind not in "iu" or counted.shape != (count,):
         raise ConfigError(
-            f"dataset: `lengths` must be integers of ({count},), one per item, but are "
+            f"dataset: `lengths` must be integers of shape ({count},), one per item, but are "
             f"{counted.dtype} of shape {counted.shape}. Pass the lengths of this dataset"
         )
     if (counted < 0).any():
         at = int(np.flatnonzero(counted < 0)[0])
         raise ConfigError(
-            f"dataset: `lengths` must not be negative, but has {counted[at]} for item {at}. Count "
-            "again"
+            f"dataset: `lengths` must not be negative, but has {counted[at]} for item {at}. Pass "
+            "the actual lengths"
         )
     return narrow_lengths(counted.astype(np.int64))
 

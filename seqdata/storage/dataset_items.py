@@ -189,9 +189,10 @@ def infer_item_fields(
             )  # fmt: skip
     if not any(field.axis for field in fields.values()):
         raise ConfigError(
-            f"dataset: item 0 must have an array with first dimension {length}, which is its "
-            f"length by `lengths`, but has {', '.join(shapes) or 'no array'}. Pass the timesteps "
-            "of each item, or a function that counts them: lengths=lambda item: len(item[0])"
+            f"dataset: item 0 must have an array with first dimension {length}, its length "
+            f"according to `lengths`, but has {', '.join(shapes) or 'no array'}. Pass the number "
+            "of timesteps of each item, or a function that returns it: "
+            "lengths=lambda item: len(item[0])"
         )
     return fields
 

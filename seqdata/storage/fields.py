@@ -99,7 +99,7 @@ class ValueKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NumberKind:
-    """Numbers: an array along an axis, or one array or number per sequence."""
+    """Fields of numbers: an array along an axis, or one array or number per sequence."""
 
     dtypes = NUMBER_DTYPES
     value_type = np.ndarray
@@ -155,7 +155,7 @@ class NumberKind:
 
 @dataclass(frozen=True, slots=True)
 class TextKind:
-    """Text: one ``str`` per sequence, stored as UTF-8; a field of it may hold the ids."""
+    """Fields of strings, one per sequence, stored as UTF-8; one of them may hold the ids."""
 
     dtypes = ("str",)
     value_type = str
@@ -201,7 +201,7 @@ class TextKind:
 
 @dataclass(frozen=True, slots=True)
 class BytesKind:
-    """Bytes: one ``bytes`` per sequence; where ``axes`` names an axis, numbers instead."""
+    """Fields of ``bytes``, one per sequence; where ``axes`` names an axis, of numbers instead."""
 
     dtypes = ("bytes",)
     value_type = bytes

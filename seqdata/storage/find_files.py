@@ -482,7 +482,7 @@ def _check_file(root: Path, name: str) -> None:
             "must lead to a file, but is a link to nothing. Restore the file, or remove the link",
         )
     raise location.make_error(
-        DataError, "must be an ordinary file, but is a pipe or device. Remove it from there"
+        DataError, "must be an ordinary file, but is a pipe or device. Move it elsewhere"
     )
 
 

@@ -154,7 +154,7 @@ def _add_vector_axes(table: Any, axes: Axes | None) -> Axes | None:
 
 @dataclass(frozen=True, slots=True)
 class _FrameRows:
-    """The rows of a pandas frame; can be iterated repeatedly."""
+    """The rows of a pandas DataFrame; can be iterated repeatedly."""
 
     frame: Any
 
@@ -163,7 +163,7 @@ class _FrameRows:
 
 
 def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
-    """Return the rows of a pandas frame: object cells unchanged, other columns by Arrow."""
+    """Return the rows of a pandas DataFrame: object cells unchanged, other columns by Arrow."""
     frame = index_to_columns(frame)
     names = list(frame.columns)
     if not len(frame) or not names:
@@ -176,7 +176,7 @@ def _iter_frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
 
 
 def _to_arrow_array(cells: Any) -> Any:
-    """Return a column of a pandas frame as one Arrow array."""
+    """Return a column of a pandas DataFrame as one Arrow array."""
     import pyarrow as pa
 
     with _translate_errors(cells.name):
@@ -186,10 +186,10 @@ def _to_arrow_array(cells: Any) -> Any:
 
 
 def refuse_missing_values(table: Any, first_row: int = 0) -> None:
-    """Raise if a pandas frame or a record batch lacks a value that no field can lack.
+    """Raise if a pandas DataFrame or a record batch has missing values that cannot be stored.
 
     Args:
-        table: The frame, without a named index, or the record batch.
+        table: The DataFrame, without a named index, or the record batch.
         first_row: The index of its first row among those of the table, for messages.
 
     Raises:
@@ -249,7 +249,7 @@ def _translate_errors(column: Any = None) -> Iterator[None]:
 
 
 def index_to_columns(frame: Any) -> Any:
-    """Return a pandas frame with its named index as columns.
+    """Return a pandas DataFrame with its named index as columns.
 
     Raises:
         ConfigError: If two columns have the same name.

@@ -213,8 +213,9 @@ def resolve_clocks(
             raise make_unknown_name_error("rates", "field or axis", name, {*fields, *axes})
         if found.setdefault(axis, clock) != clock:
             raise ConfigError(
-                f"rates: fields of one axis must have one clock, but {said[axis]!r} has "
-                f"{found[axis]} and {name!r} {clock} along {axis!r}. Give one of them an axis of "
+                f"rates: fields of one axis must have the same clock, but {said[axis]!r} "
+                f"has {found[axis]} and {name!r} {clock} along {axis!r}. Give one of them an "
+                "axis of "
                 f"its own, e.g. axes={{{name!r}: {name!r}}} where the data is opened or written"
             )
         said.setdefault(axis, name)

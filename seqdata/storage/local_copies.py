@@ -87,7 +87,7 @@ class LocalCopies:
     lock: CopiesLock
 
     def show(self, found: FoundFiles) -> FoundFiles:
-        """Return what local readers found in the copies, as files of a URL, for messages."""
+        """Return the files that were found in the copies as files of the URL, for messages."""
         return replace(found, url=self.location)
 
     @contextmanager
@@ -97,7 +97,7 @@ class LocalCopies:
             yield
 
     def hold(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Yield what is read of the copies, which are kept until then."""
+        """Yield the rows unchanged; the copies that they are read from are kept until the end."""
         with self.explain():
             yield from rows
 
@@ -375,7 +375,7 @@ def _name_copies(skeleton: _Skeleton, stats: Mapping[str, FileStat]) -> tuple[Pa
 def _lock_complete(
     skeleton: _Skeleton, folder: Path, stats: Mapping[str, FileStat], pool: ForkSafeThreadPool
 ) -> CopiesLock | None:
-    """Return a lock on a folder of copies; None if it is not there, or was damaged."""
+    """Return a lock on a folder of copies; None if the folder is missing, or was damaged."""
     held = lock_copies(folder)
     if held is None or _is_complete(skeleton, folder, stats, pool):
         return held

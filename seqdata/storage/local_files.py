@@ -266,7 +266,7 @@ def _open_link(root: Path, name: str, location: DataLocation) -> int:
 
 @contextmanager
 def open_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write; it is at its path once it is complete and flushed to the disk.
+    """Open a file to write; at the end of the block it is flushed and moved to its path.
 
     If anything fails, a file that was there before stays, and nothing else does. A device or pipe
     is written as it is.
@@ -459,7 +459,7 @@ class FolderListings:
         self._names: dict[str, frozenset[str] | None] = {}
 
     def lacks(self, path: str) -> bool:
-        """Return whether a file is not there; False where its folder cannot be listed."""
+        """Return whether a file is missing; False if its folder cannot be listed."""
         folder, _, name = path.rpartition("/")
         if folder not in self._names:
             self._names[folder] = _list_names(folder or ("/" if path.startswith("/") else "."))

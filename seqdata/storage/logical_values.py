@@ -38,7 +38,7 @@ _NO_DTYPE = np.dtype([("never the dtype of values", "V1")])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedValues:
-    """Integers of the user's values, and what they stand for.
+    """Integers of the user's values, and their logical type.
 
     Attributes:
         values: int64 dates or durations, or int32 codes of strings; of any shape.
@@ -127,7 +127,7 @@ def _encode_array(array: NDArray[Any]) -> EncodedValues | None:
         raise FieldMismatch("has missing dates (NaT), which cannot be stored; fill them")
     converted = array.astype(f"{array.dtype.kind}8[{kept}]")
     if (converted.astype(array.dtype) != array).any():
-        raise FieldMismatch(f"has dates that {kept!r} does not hold. Convert it with astype")
+        raise FieldMismatch(f"has dates that {kept!r} cannot represent. Convert it with astype")
     logical = Timestamp(kept) if is_date else Duration(kept)  # type: ignore[arg-type]
     return EncodedValues(converted.view(np.int64), logical)
 
@@ -256,7 +256,9 @@ def view_integers(array: pa.Array) -> NDArray[np.int64]:
 
 
 class LogicalPacker:
-    """Collects integers of a field with a logical type: a ``Packer``.
+    """Collects integers of a field with a logical type.
+
+    Implements ``Packer``.
 
     Args:
         packer: Collects the integers.
@@ -290,7 +292,7 @@ class LogicalPacker:
         return space._replace(type=type(self), dtype=_NO_DTYPE)
 
     def commit(self, count: int, used: int) -> None:
-        """Append the values that the kernel copied, which are none."""
+        """Commit rows to the packer of the integers; the kernel copies no values itself."""
         self._packer.commit(count, used)
 
 
@@ -340,8 +342,8 @@ def _change_unit(encoded: EncodedValues, logical: LogicalType) -> NDArray[np.int
     divisor = max(1, theirs // ours)
     if (scaled // factor != encoded.values).any() or (scaled % divisor).any():
         raise FieldMismatch(
-            f"holds {encoded.logical} that {logical}, of sequence 0, would round or does not "
-            "hold. Convert them to one unit"
+            f"holds {encoded.logical} that {logical}, of sequence 0, cannot represent exactly. "
+            "Convert them to one unit"
         )
     return scaled // divisor
 

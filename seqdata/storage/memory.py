@@ -39,7 +39,7 @@ class MemoryStore(ShardStore):
     Args:
         fields: Name -> field.
         packed: Name -> (values, offsets or None) of all sequences.
-        lengths_of: Axis -> timesteps of each sequence.
+        lengths_of: Axis -> number of timesteps of each sequence.
         key: The ``str`` field of ids; None: a sequence is named by its number.
     """
 

@@ -20,7 +20,9 @@ from seqdata.storage.fields import extents_of
 
 
 class MultiShardColumn:
-    """One field of spans of several shards or stores: a ``Column``.
+    """One field of spans of several shards or stores.
+
+    Implements ``Column``.
 
     Args:
         columns: One per shard or store, with its pieces in the order of the batch.
@@ -52,7 +54,7 @@ class MultiShardColumn:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Number of timesteps of each piece, int64 (n,)."""
         lengths = np.empty(len(self._owner), dtype=np.int64)
         for number, column in enumerate(self._columns):
             lengths[self._owner == number] = column.lengths

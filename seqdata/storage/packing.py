@@ -401,7 +401,7 @@ def _make_fields_error(
     label = describe_sequence(number, sequence, key)
     if not isinstance(sequence, Mapping):
         return DecodeError.at(
-            f"{label}: must be a dict of fields as sequence 0, but is a "
+            f"{label}: must be a dict of fields like sequence 0, but is a "
             f"{type(sequence).__name__}. Pass dicts throughout",
             sequence=number,
         )

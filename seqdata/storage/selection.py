@@ -204,10 +204,10 @@ def check_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
     Raises:
         ConfigError: If it is not one bool per sequence.
     """
-    chosen = _to_array(f"where: `mask` must be bool of ({count},)", mask)
+    chosen = _to_array(f"where: `mask` must be bool of shape ({count},)", mask)
     if chosen.dtype != np.bool_ or chosen.shape != (count,):
         raise ConfigError(
-            f"where: `mask` must be bool of ({count},), but is {chosen.dtype} of shape "
+            f"where: `mask` must be bool of shape ({count},), but is {chosen.dtype} of shape "
             f"{chosen.shape}. For numbers use `take`"
         )
     return chosen

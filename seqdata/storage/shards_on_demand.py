@@ -323,7 +323,10 @@ class ShardsOnDemand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TextsOnDemand:
-    """The strings of a field: a ``TextSource``."""
+    """The strings of a field.
+
+    Implements ``TextSource``.
+    """
 
     reader: ShardsOnDemand
     name: str

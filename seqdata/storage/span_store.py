@@ -93,12 +93,12 @@ class SpanStore(SequenceStore):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence, integers (sequences,)."""
+        """Number of timesteps of each sequence, integers (sequences,)."""
         return self._lengths
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        """Axis -> number of timesteps of each sequence, integers (sequences,)."""
         if self._lengths_of is None:
             bounds = self._find_bounds()
             self._lengths_of = {
@@ -244,7 +244,7 @@ class SpanStore(SequenceStore):
 def locate_in_base(
     store: Store, numbers: NDArray[np.int64], axis: str | None = None
 ) -> tuple[Store, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the store that views and splits in time are of, and where sequences are in it.
+    """Return the base of views and time splits, and the positions of sequences in it.
 
     Args:
         store: A store, a view, or a part of a split.

@@ -61,7 +61,7 @@ def split(
             raise ConfigError(
                 f"split: part {name!r} must have at least one sequence, but is empty "
                 f"({len(store)} sequences in all). Make its fraction larger, try another `seed`, "
-                f"or cut every sequence in itself: `along={axis!r}`"
+                f"or cut within every sequence: `along={axis!r}`"
             )
     return views
 

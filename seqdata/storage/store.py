@@ -146,7 +146,9 @@ def make_full_spans(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreFields:
-    """The fields of a store, or of one shard, over all its bytes: a ``ShardReader``.
+    """The fields of a store, or of one shard, over all its bytes.
+
+    Implements ``ShardReader``.
 
     Attributes:
         layout: Shards, lengths and ids of the sequences.
@@ -320,12 +322,12 @@ class ShardStore(SequenceStore):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        """Number of timesteps of each sequence along the default axis, integers (sequences,)."""
         return self.lengths_of[default_axis(self.lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,)."""
+        """Axis -> number of timesteps of each sequence, integers (sequences,)."""
         return self._reader.layout.lengths_of
 
     @property

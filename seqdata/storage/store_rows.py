@@ -199,8 +199,8 @@ def iter_answers(store: Store, predicate: Predicate) -> Iterator[bool]:
             )
             raise ConfigError(
                 f"where: the function must return True or False, but returned {answer_text} for "
-                "sequence "
-                f"{number}. Return one bool per sequence; of an array use .any() or .all()"
+                f"sequence {number}. Return one bool per sequence; for an array, use .any() or "
+                ".all()"
             )
         yield bool(answer)
 

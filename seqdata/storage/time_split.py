@@ -196,10 +196,15 @@ def make_bounds(name: str, text: str, logical: LogicalType | None) -> tuple[Any,
 
 def _find_axis(store: Store, along: Any, ranges: list[_Range]) -> tuple[str, str | None]:
     """Return the axis that is cut, and the field whose values are compared; None: timesteps."""
-    if get_measured_transform(store) is not None or find_longest_context(store):
+    if get_measured_transform(store) is not None:
         raise ConfigError(
-            "split: a store that is split along time must not carry a transform or a context, but "
-            "does. Split first"
+            "split: a store that is split along time must not have a measured transform, but has "
+            "one. Split first, then call `measure_lengths` on each part"
+        )
+    if find_longest_context(store):
+        raise ConfigError(
+            "split: the store must not be a part that was split with `context`, but is one. Pass "
+            "all parts to one call of `split`"
         )
     fields = store.fields
     has_dates = any(

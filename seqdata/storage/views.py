@@ -302,12 +302,12 @@ class View(SequenceStore):
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        """Number of timesteps of each sequence along the default axis, integers (sequences,)."""
         return self._lengths_of[default_axis(self._lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence, integers (sequences,); gathered when asked."""
+        """Axis -> number of timesteps of each sequence, integers (sequences,); made lazily."""
         return self._lengths_of
 
     @property
@@ -534,7 +534,7 @@ def _check_selectable(store: Store) -> None:
     if getattr(store, "carries_transforms", False):
         raise ConfigError(
             f"{format_title(store)}: parts that carry transforms must be selected from one by one, "
-            "but this is of all of them. Select from `store.parts[name]`, before they are mixed"
+            "but this selects from all of them. Select from `store.parts[name]` before mixing them"
         )
 
 

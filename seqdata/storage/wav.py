@@ -230,7 +230,7 @@ def _read_layout(content: bytes, order: str) -> _Layout:
 def _find_end(
     file: Readable, layout: _Layout, begin: int, sizes: tuple[int, int], order: str
 ) -> tuple[int, bool]:
-    """Return where samples end, and whether with the file, since no size is known.
+    """Return the end of the samples, and whether it is that of the file: no size is known.
 
     Args:
         file: The file.

@@ -88,7 +88,7 @@ class ShardEncoder(Protocol):
         Args:
             number: Index of the sequence, for messages.
             key: Id of the sequence, or its index with leading zeros if it has no id.
-            values: Field -> (timesteps, *shape), or (1, *shape) without an axis; uint8 for texts.
+            values: Field -> (timesteps, *shape), or (1, *shape) without an axis; uint8 for strings.
 
         Raises:
             DecodeError: If the id cannot be written.
@@ -381,7 +381,9 @@ class _SequenceEncoder:
 
 @dataclass(frozen=True, slots=True)
 class _ShardFormat:
-    """Files with indexes: a ``ShardFormat``.
+    """Format of files with indexes.
+
+    Implements ``ShardFormat``.
 
     Attributes:
         fields: Name -> field.
@@ -478,7 +480,9 @@ class _Write(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
-    """Files, their index and the list of them: an ``UploadPlan``.
+    """Upload of files, their index and the list of them.
+
+    Implements ``UploadPlan``.
 
     The index comes first: without the list it says that writing was not finished.
     """

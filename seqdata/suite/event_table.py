@@ -77,7 +77,7 @@ class EventTable:
             raise ConfigError(must_be("events: `time_delta`", "'log1p' or None", found))
 
     def __call__(self, store: SequenceStore) -> tuple[SequenceStore, list[str]]:
-        """Return the prepared store, and what was done: in memory, or written once if it is large.
+        """Return the prepared store and notes on its preparation; a large one is written once.
 
         Raises:
             ConfigError: If a field does not exist, or its type is not supported.
@@ -98,7 +98,9 @@ class EventTable:
 
 
 class _Preparation:
-    """Prepares events, all at once or part by part: a ``Preparation``.
+    """Prepares events, all at once or part by part.
+
+    Implements ``Preparation``.
 
     Args:
         table: The rules.

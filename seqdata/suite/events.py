@@ -30,7 +30,7 @@ _INPUTS = ("categorical", "numeric", "static")
 
 @dataclass(frozen=True, slots=True)
 class EventStatistics:
-    """Estimators of the fields of event sequences: a ``statistics`` of ``SequenceDataModule``.
+    """Estimators of the fields of event sequences, for ``statistics`` of ``SequenceDataModule``.
 
     Args:
         categorical: Fields of tokens, which become ids: 0 is padding, 1 an unknown token.

@@ -30,7 +30,7 @@ _OWNER = "forecast"
 
 @dataclass(frozen=True, slots=True)
 class ForecastStatistics:
-    """Estimators of the fields of a forecaster: a ``statistics`` of ``SequenceDataModule``.
+    """Estimators of the fields of a forecaster, for ``statistics`` of ``SequenceDataModule``.
 
     Args:
         target: Fields that are forecast, which have the scale.
@@ -205,7 +205,7 @@ class ForecastDataModule(SequenceDataModule):
         return tuple(name for name in names if store is not None and name in store.fields)
 
     def describe(self) -> str:
-        """Return what was opened, filled, split and fitted, and what has no forecast, as lines.
+        """Return lines about the opened, filled, split and fitted data, and missing forecasts.
 
         Raises:
             SeqDataError: If the data cannot be opened.

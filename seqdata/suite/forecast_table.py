@@ -111,7 +111,7 @@ class ForecastTable:
                 )
 
     def __call__(self, store: SequenceStore) -> tuple[SequenceStore, list[str]]:
-        """Return the prepared store, and what was done: in memory, or written once if it is large.
+        """Return the prepared store and notes on its preparation; a large one is written once.
 
         Raises:
             ConfigError: If a field does not exist, or its type is not supported.
@@ -132,7 +132,9 @@ class ForecastTable:
 
 
 class _Preparation:
-    """Prepares series, all at once or part by part: a ``Preparation``.
+    """Prepares series, all at once or part by part.
+
+    Implements ``Preparation``.
 
     Args:
         table: The rules.
@@ -212,7 +214,7 @@ class _Preparation:
         return notes, [name for name in masks if name not in self._needed]
 
     def _describe_filled(self, name: str) -> str:
-        """Return what missing values of a field become."""
+        """Return a description of the values that replace missing ones of a field."""
         table = self._table
         zero = "0" if table.zeros else "0 in the scale of the model"
         if table.missing == "impute":

@@ -56,7 +56,7 @@ class SelectFields:
     source: str | os.PathLike[str] | None = None
 
     def __call__(self, store: Any) -> Any:
-        """Return the view of the fields, or what is made of it.
+        """Return the view of the fields, or the store that is made from it.
 
         Raises:
             ConfigError: If recordings of audio have several sampling rates, or there are no such
@@ -76,7 +76,7 @@ class SelectFields:
 
 @dataclass(frozen=True, slots=True)
 class RecordingStatistics:
-    """Estimators of recordings: a ``statistics`` of ``SequenceDataModule``.
+    """Estimators of recordings, for ``statistics`` of ``SequenceDataModule``.
 
     Args:
         labels: Field of labels, whose strings or integers become class indices; None: no labels.
@@ -210,7 +210,7 @@ class LongSequenceDataModule(SequenceDataModule):
         return omit_label(super().sizes, self.labels)
 
     def describe(self) -> str:
-        """Return what was opened, split and fitted, and what has no window, as lines of text.
+        """Return lines about the opened, split and fitted data, and recordings without a window.
 
         Raises:
             SeqDataError: If the data cannot be opened.

@@ -19,22 +19,27 @@ from seqdata.storage.remote.urls import redact_url
 
 
 def as_names(owner: str, argument: str, value: Any) -> tuple[str, ...]:
-    """Return a name, or several, as a tuple.
+    """Return a string, or a sequence of strings, as a tuple.
 
     Raises:
-        ConfigError: If they are not names.
+        ConfigError: If it is neither.
     """
     names = (value,) if isinstance(value, str) else value
     is_names = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
     if not is_names:
-        raise ConfigError(must_be(f"{owner}: `{argument}`", "a name, or several", repr(value)))
+        raise ConfigError(
+            must_be(
+                f"{owner}: `{argument}`", "a string or a list of strings", repr(value),
+                "Pass e.g. ['a', 'b']",
+            )
+        )  # fmt: skip
     return tuple(names)
 
 
 def is_grouped(source: Any, remote: Remote | str | None = None) -> bool:
     """Return whether rows of a source are still to be grouped: it is not a store of sequences.
 
-    The folder of a bucket is asked whether it is one; a URL that ends as a table does is none.
+    The folder of a bucket is asked whether it is one; a URL with the suffix of a table is not one.
 
     Args:
         source: A table or a store, or its location.

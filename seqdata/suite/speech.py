@@ -113,7 +113,7 @@ class TextIds:
         return dict.fromkeys((_TEXT,) if self.special is None else _DECODER_FIELDS, _TEXT)
 
     def __call__(self, columns: dict[str, Any], seeds: Any) -> dict[str, Any]:
-        """Return the columns, with ids in the place of texts."""
+        """Return the columns, with ids in place of transcripts."""
         del seeds
         others = {name: column for name, column in columns.items() if name != _TEXT}
         text = columns[_TEXT]

@@ -64,7 +64,7 @@ class CheckRecordings:
             found = f"has {', '.join(others)}" if others else "has no further columns"
             raise ConfigError(
                 f"{_OWNER}: `split_by` must be a column of the transcript, but is {self.by!r}, and "
-                f"it {found}. Name the column of the speakers, or pass split_by=None, by which "
+                f"it {found}. Name the column of the speakers, or pass split_by=None, with which "
                 "one speaker may be in two parts"
             )
 

@@ -50,7 +50,7 @@ def take_static(
         store: The table.
         name: Field with one value per sequence, or with the same value in all timesteps of one.
         values: Its values, one sequence after the other.
-        lengths: Timesteps of each sequence, int64 (sequences,).
+        lengths: Number of timesteps of each sequence, int64 (sequences,).
         who: Beginning of the message if it changes within a sequence.
         remedy: End of that message.
 

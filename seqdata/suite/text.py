@@ -30,16 +30,16 @@ Layout = Literal["tbptt", "packed", "padded"]
 
 @dataclass(frozen=True, slots=True)
 class ChunkByEpoch:
-    """Timesteps of a chunk by epoch: a ``chunk`` of ``TBPTT``.
+    """Number of timesteps of a chunk by epoch, for ``chunk`` of ``TBPTT``.
 
     Args:
-        stages: Pairs of an epoch and the timesteps from then on, increasing from 0.
+        stages: Pairs of an epoch and the number of timesteps from then on, increasing from 0.
     """
 
     stages: tuple[tuple[int, int], ...]
 
     def __call__(self, epoch: int) -> int:
-        """Return the timesteps of a chunk of an epoch."""
+        """Return the number of timesteps of a chunk of an epoch."""
         return next(length for first, length in reversed(self.stages) if first <= epoch)
 
 

@@ -90,7 +90,7 @@ class Grid:
     Attributes:
         rows: int64 (rows,), index on the grids, one series after the other.
         starts: int64 (series,), first index of each series.
-        lengths: int64 (series,), timesteps of each series, padding included.
+        lengths: int64 (series,), number of timesteps of each series, padding included.
         times: int64 (timesteps,), the time of each.
         padding: Timesteps before each series.
         missing: Timesteps within series that have no row.
@@ -130,7 +130,7 @@ class Grid:
         return int(np.searchsorted(self.starts, index, side="right")) - 1
 
     def show_time(self, index: int) -> str:
-        """Return the time of a timestep as it is written."""
+        """Return the time of a timestep as a string, for messages; see ``TimeColumn.show``."""
         return self.column.show(int(self.times[index]))
 
 
@@ -168,7 +168,7 @@ def make_grid(
         at = int(np.flatnonzero(offsets)[0])
         raise DataError(
             f"forecast: times must be {step} apart, but {times.show(int(times.values[at]))} of "
-            f"{ids[owners[at]]!r} is not so many after its first, "
+            f"{ids[owners[at]]!r} is not a multiple of that after its first, "
             f"{times.show(int(times.values[starts[owners[at]]]))}. Pass the `freq` of the data, or "
             "resample it"
         )

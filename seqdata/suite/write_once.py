@@ -52,7 +52,7 @@ class WriteOnce:
     folder: str | None = None
 
     def __call__(self, store: Any) -> tuple[SequenceStore, list[str]]:
-        """Return the written store, and what was done. Other processes wait for the first one."""
+        """Return the written store and notes on it. Other processes wait for the first one."""
         root = None if self.folder is None else Path(self.folder)
         location = _make_location(root, f"{store.fingerprint}{get_version(store) or ''}")
         with cache_lock(location.parent, _MOST_SECONDS):
@@ -74,7 +74,7 @@ class Preparation(Protocol):
         ...
 
     def finish(self) -> tuple[list[str], Sequence[str]]:
-        """Return notes of what was done, and names of fields that none of the sequences needs.
+        """Return notes on the preparation, and names of fields that none of the sequences needs.
 
         Raises:
             DataError: If no sequence is left.
@@ -88,7 +88,7 @@ def prepare_store(
     options: str,
     start: Callable[[Sequence[SequenceStore]], Preparation],
 ) -> tuple[SequenceStore, list[str]]:
-    """Return a prepared store, and what was done: in memory, or written once if it is large.
+    """Return a prepared store and notes on its preparation; a large one is written once.
 
     A store whose data is in memory already is prepared there.
 

@@ -14,11 +14,11 @@ from seqdata.cli.index import index
         ("gone-*.none", "gone-*.none: must be a store's folder, but is not there ("),
         (
             "x.csv",
-            "index: the location must be of files of a format with an index, such as tar",
+            "index: the location must hold files of a format with an index, such as tar",
         ),
         (
             "notes",
-            "Other data needs no index; a format whose suffix no package claims is named ",
+            "Other data needs no index; pass `--backend` for a format whose suffix no package ",
         ),
     ],
 )

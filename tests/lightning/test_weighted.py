@@ -253,7 +253,7 @@ def test_weights_in_an_array_are_in_a_file_next_to_the_run_file(store, tmp_path)
         ),
         (
             lambda file, other: file.write_bytes(other.read_bytes()),
-            "must have the digest .*: it is of another run. Copy the file of this run there",
+            "must have the digest .*: they are of another run. Copy the file of this run there",
         ),
     ],
     ids=["missing", "damaged", "of another run"],

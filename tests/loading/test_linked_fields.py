@@ -401,7 +401,7 @@ def test_an_axis_that_ends_a_window_or_chunk_from_the_planned_one_is_named(polic
     other, rate = ("ecg", 500) if field == "acc" else (field, RATES[field])
     ends = (60, 50) if field == "acc" else (50, 60)
     message = (
-        r"to less than the 1000 timesteps of a window or chunk, but do not in 1 of 2 sequences: "
+        r"less than the 1000 timesteps of a window or chunk apart, but do not in 1 of 2 sequences: "
         rf"in 'r1' axis '{other}' \({rate} Hz\) is from 0 to {ends[0]} s and axis 'time' "
         rf"\(100 Hz\) is from 0 to {ends[1]} s\. Correct `rates`, or crop"
     )
@@ -453,7 +453,7 @@ def test_windows_and_whole_sequences_are_not_mixed_over_linked_axes(store):
         ({"rates": [500]}, r"`rates` must be a dict by field or axis"),
         ({"axes": {"ecg": {"hz": 3}}}, r"`axes\['ecg'\]` must be a rate, Axis\(rate, offset\)"),
         ({"rates": {"ecg": 3}, "axes": {"ecg": Axis(4)}}, r"`rates` and `axes` must agree"),
-        ({"rates": {"acc": 100, "time": 50}}, r"fields of one axis must have one clock"),
+        ({"rates": {"acc": 100, "time": 50}}, r"fields of one axis must have the same clock"),
         ({"axes": {"ecg": "ecg"}}, r"`axes` is for data in memory, but the data is a path"),
     ],
 )

@@ -75,7 +75,7 @@ def test_set_epoch_keeps_a_loaded_position_of_its_epoch_and_says_that_it_leaves_
     made.set_epoch(2)
     assert ids(made) == epochs(3)[2][5:]
     made.load_state_dict(start_loader(5, epoch=2)[0].state_dict())
-    match = r"set_epoch\(0\) leaves the loaded position, batch 5 of epoch 2"
+    match = r"set_epoch\(0\) discards the loaded position, batch 5 of epoch 2"
     with pytest.warns(SeqDataWarning, match=match):
         made.set_epoch(0)
     assert ids(made) == epochs(1)[0]

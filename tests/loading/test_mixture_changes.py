@@ -222,7 +222,7 @@ def test_what_has_no_segments_of_a_mixture_is_refused(data, policy):
     [
         (
             {"parts": ...},
-            "`parts` of the state must be where the parts of the mixture were, but is m",
+            "`parts` of the state must be the positions of the mixture's parts, but is m",
         ),
         ({"parts": "hello"}, "`parts` of the state must be parts of a mixture, but is 'hello'"),
         ({"parts": 5}, "`parts` of the state must be a string, but is 5"),

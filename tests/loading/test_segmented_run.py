@@ -61,7 +61,7 @@ def test_a_policy_without_segments_has_no_weights_to_set():
     [
         ([1.0], "must have a value for each of 24 sequences, but has 1"),
         ([float("nan")] * 24, "must be finite and at least 0, but is nan for sequence 0"),
-        ([0.0] * 24, "must be above 0 for a sequence, but all are 0"),
+        ([0.0] * 24, "must be above 0 for at least one sequence, but all are 0"),
     ],
 )
 def test_invalid_weights_are_refused_where_they_are_set(weights, message):

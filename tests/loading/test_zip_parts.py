@@ -186,7 +186,7 @@ def test_a_policy_around_a_zip_goes_into_its_parts():
         def num_batches(self, index):
             return ZIP.num_batches(index)
 
-    with pytest.raises(ConfigError, match=r"a Around must be around the policy of a part, but"):
+    with pytest.raises(ConfigError, match=r"a Around must wrap the policy of a part, but"):
         Loader({"labelled": make_zip_rows(3, 1), "unlabelled": make_zip_rows(3, 2)}, Around())
 
 

@@ -68,7 +68,9 @@ def test_the_windows_of_all_parts_read_equally_far():
     part = next(runs())
     other = PartRun("b", 0, part.index, Windows(2, horizon=1), 7, 1, 1)
     assert find_lookahead([other, other]) == 1
-    with pytest.raises(ConfigError, match=r"must have one `horizon`, but have {'a': 0, 'b': 1}"):
+    with pytest.raises(
+        ConfigError, match=r"must have the same `horizon`, but have {'a': 0, 'b': 1}"
+    ):
         find_lookahead([part, other])
 
 

@@ -198,6 +198,6 @@ def test_a_policy_whose_rows_are_not_declared_is_refused(inner):
     ids=["weighted", "curriculum"],
 )
 def test_rows_are_not_drawn_twice(inner):
-    message = r"must plan each sequence once with `rows=True`, but \w+ draws some several times"
+    message = r"must plan each sequence once with `rows=True`, but \w+ draws some of them"
     with pytest.raises(ConfigError, match=message):
         Mix({"a": 1, "b": 1}, inner, rows=True)

@@ -68,7 +68,10 @@ def test_a_run_with_weights_of_numpy_is_one_with_plain_numbers(number):
         ({"books": 1, "kode": 1, "none": 0}, "'kode' is not one of them. did you mean 'code'"),
         ({"books": -1, "code": 1, "none": 0}, "of part 'books' must be a finite number of at"),
         ({"books": float("nan"), "code": 1, "none": 0}, "of part 'books' must be a finite number"),
-        ({"books": 0, "code": 0, "none": 0}, "must be above 0 for a part, but all are 0"),
+        (
+            {"books": 0, "code": 0, "none": 0},
+            "must be above 0 for at least one part, but all are 0",
+        ),
         ({"books": 1, "code": 1, "none": 1}, "of part 'none' must be 0, as the mixture says"),
     ],
 )

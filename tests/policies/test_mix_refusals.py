@@ -83,7 +83,7 @@ def test_an_empty_part_is_named():
 def test_windows_of_all_parts_have_one_horizon():
     mix = Mix({"books": Part(1, Windows(4, horizon=2)), "code": Part(1, Fixed(2))})
     with pytest.raises(
-        ConfigError, match=r"must have one `horizon`, but have \{'books': 2, 'code': 0"
+        ConfigError, match=r"must have the same `horizon`, but have \{'books': 2, 'code': 0"
     ):
         mix.plan(make_index(books=30, code=20), seed=0, epoch=0)
 

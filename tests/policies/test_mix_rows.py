@@ -292,9 +292,9 @@ def test_ranks_workers_and_a_resume_change_nothing():
 @pytest.mark.parametrize(
     ("parts", "options", "said"),
     [
-        ({"a": 1}, {"policy": None}, r"`rows=True` must have one `policy`, and neither"),
+        ({"a": 1}, {"policy": None}, r"with `rows=True`, `policy` must be given, and neither"),
         ({"a": 1}, {"by": "batches"}, r"neither `batches` nor `by='batches'`, but they are"),
-        ({"a": 1}, {"batches": 5}, r"`rows=True` must have one `policy`.* 5 and None"),
+        ({"a": 1}, {"batches": 5}, r"`policy` must be given, and neither.* 5 and None"),
         ({"a": Part(1, Fixed(3))}, {}, r"part 'a' must have no policy of its own with `rows=True`"),
     ],
 )
@@ -338,5 +338,5 @@ def test_a_part_whose_weight_gives_it_no_row_is_reported_as_dropped():
 def test_rows_of_several_sequences_are_refused_where_batches_name_their_part():
     data = {name: [np.arange(3) for _ in range(4)] for name in ("a", "b")}
     loader = Loader(data, Mix({"a": 1, "b": 1}, Packed(2, 12), rows=True))
-    with pytest.raises(ConfigError, match=r"must make rows of one sequence with `rows=True`, but"):
+    with pytest.raises(ConfigError, match=r"must put one sequence in each row, but packs several"):
         next(iter(loader))

@@ -31,7 +31,7 @@ def test_arrays_of_the_same_weights_are_equal():
         (["a"], "must be an array of one number per sequence"),
         ([1.0, -1.0], "must be finite and at least 0, but is -1.0 for sequence 1"),
         ([np.nan, 1.0], "must be finite and at least 0, but is nan for sequence 0"),
-        ([0, 0], "must be above 0 for a sequence, but all are 0"),
+        ([0, 0], "must be above 0 for at least one sequence, but all are 0"),
     ],
 )
 def test_weights_that_are_not_finite_or_negative_are_refused(values, said):

@@ -148,7 +148,9 @@ def test_timesteps_have_one_width_and_the_one_that_was_counted():
     ):
         decode(uneven)
     assert decode(pa.array([[], []], pa.list_(pa.list_(pa.int8())))).values.shape == (0, 0)
-    with pytest.raises(CorruptShardError, match="but has timesteps of other than 2 numbers"):
+    with pytest.raises(
+        CorruptShardError, match="but has timesteps whose number of values is not 2"
+    ):
         decode(pa.array([[[1, 2]], [[3]]]), 2)
 
 

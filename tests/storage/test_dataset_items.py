@@ -74,7 +74,7 @@ def test_the_first_item_says_what_the_fields_are():
         ({"x": object()}, None, DecodeError, "dataset: item 0, field 'x': "),
         ({"x": np.zeros((3, 0))}, None, DecodeError, r"at least one number .* shape \(3, 0\)"),
         ({"x": X[:2], "t": "a"}, None, ConfigError, r"first dimension 3, .* but has x \(2, 2\)"),
-        ({"t": "a"}, None, ConfigError, "first dimension 3, which is its length .*has no array"),
+        ({"t": "a"}, None, ConfigError, "first dimension 3, its length .*has no array"),
     ],
 )
 def test_a_first_item_that_cannot_be_is_named(item, axes, error, text):

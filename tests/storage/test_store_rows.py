@@ -134,7 +134,10 @@ def test_the_mapping_that_a_function_is_given_is_one_of_fields():
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (None, "must return True or False, but returned None for sequence 0"),
+        (
+            None,
+            r"must return True or False, but returned None for sequence 0.*for an array, use \.any",
+        ),
         (1, "but returned 1 for"),
         (np.array([True, False]), r"an array of shape \(2,\) for sequence 0\..* use .any\(\)"),
     ],

@@ -297,12 +297,16 @@ def test_fields_along_other_axes_are_refused():
     assert split(store.select("x"), {"a": "..1"}, along="time")["a"].lengths.tolist() == [1]
 
 
-def test_what_carries_a_transform_or_a_context_is_refused():
+def test_a_part_with_a_context_is_refused():
     val = split(rows(), DATES, along="when", context=2)["val"]
+    with pytest.raises(ConfigError, match=r"must not be a part .* Pass all parts to one call"):
+        split(val, {"a": "..1"}, along="time")
+
+
+def test_a_measured_transform_is_refused():
     measured = measure_lengths([[1, 2], [3]], lambda sequence, rng: sequence)
-    for view in (val, measured):
-        with pytest.raises(ConfigError, match="must not carry a transform or a context, but does"):
-            split(view, {"a": "..1"}, along="time")
+    with pytest.raises(ConfigError, match=r"must not have a measured transform, .* Split first"):
+        split(measured, {"a": "..1"}, along="time")
 
 
 # bounds that lie between two values, or beyond all

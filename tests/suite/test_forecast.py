@@ -315,7 +315,8 @@ def test_what_cannot_be_forecast_is_refused(change, options, message):
         ({"gaps": "fill"}, "`gaps` must be 'grid' or 'error', but is 'fill'"),
         ({"split": {"val": 0.5}}, "`split` must be parts with 'train'"),
         ({"split": {"train": 0.5, "valid": 0.5}}, "but 'valid' is given"),
-        ({"target": 3}, "`target` must be a name, or several, but is 3"),
+        ({"target": 3}, "`target` must be a string or a list of strings, but is 3"),
+        ({"target": {"a", "b"}}, r"a list of strings, but is \{'.*Pass e\.g\. \['a', 'b'\]"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(options, message):

@@ -64,7 +64,7 @@ def test_one_long_document_is_cut_in_itself(tmp_path):
     content = Path(sysconfig.get_paths()["stdlib"], "copy.py").read_bytes()
     (tmp_path / "input.txt").write_bytes(content)
     parts = {"train": 0.9, "val": 0.1}
-    with pytest.raises(ConfigError, match=r"or cut every sequence in itself: `along='time'`"):
+    with pytest.raises(ConfigError, match=r"or cut within every sequence: `along='time'`"):
         data_of(tmp_path, split=parts).setup("fit")
     data = data_of(tmp_path, split={**parts, "along": "time"}, lanes=1, chunk=100)
     loaders = data.train_dataloader(), data.val_dataloader()

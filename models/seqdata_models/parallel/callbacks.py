@@ -28,15 +28,15 @@ def check_whole_weights(trainer: Trainer) -> None:
     """
     if name := _find_name(trainer, _AVERAGING):
         raise ConfigError(
-            "wavefront: callbacks must not average weights, for a process has stepped only "
+            "wavefront: callbacks must not average weights, since a process updates only "
             f"those of its stage, but there is a {name}. Leave it out, or use `RingStrategy` or "
             "'ddp'."
         )
     if name := _find_name(trainer, (RankConsistency,)):
         raise ConfigError(
-            "wavefront: callbacks must not compare the weights of ranks, for a process has stepped "
-            f"only those of its stage, but there is a {name}. Leave it out, or use `RingStrategy` "
-            "or 'ddp'."
+            "wavefront: callbacks must not compare the weights of ranks, since a process "
+            f"updates only those of its stage, but there is a {name}. Leave it out, or use "
+            "`RingStrategy` or 'ddp'."
         )
 
 
@@ -53,9 +53,9 @@ def check_scores(trainer: Trainer, batches: int) -> None:
     name = _find_name(trainer, (Feedback, LossRecord)) if batches > 1 else None
     if name:
         raise ConfigError(
-            f"parallel: an update must be of one batch with {name}, for its batches run together "
-            f"and have one loss, but is of {batches} (accumulated batches x replicas). Leave the "
-            "callback out, or use 'ddp'."
+            f"parallel: an update must have one batch with {name}, since the batches of an update "
+            f"run together and have one loss, but has {batches} (accumulated batches x "
+            "replicas). Leave the callback out, or use 'ddp'."
         )
 
 

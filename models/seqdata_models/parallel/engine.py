@@ -106,7 +106,7 @@ class Engine(ABC):
     ) -> None:
         if type(lane_groups) is not int or lane_groups < 1:
             raise ConfigError(
-                f"parallel: `lane_groups` must be a number from 1, but is {lane_groups!r}."
+                f"parallel: `lane_groups` must be an integer of at least 1, but is {lane_groups!r}."
             )
         self.module, self.mesh, self.lane_groups = module, mesh, lane_groups
         self.weights = WeightGradients() if split_backward else None
@@ -268,8 +268,8 @@ class Engine(ABC):
         """Raise if weights are used that other stages have updated."""
         if self._is_stale:
             raise ResumeError(
-                f"parallel: {need} all stages, but this process has stepped only stage "
-                f"{self.mesh.position} of {self.mesh.size} since they were last brought together. "
+                f"parallel: {need} all stages, but this process has updated only stage "
+                f"{self.mesh.position} of {self.mesh.size} since they were last synchronized. "
                 "Call `synchronize()` on all processes first; with a Trainer it is "
                 "`trainer.strategy.engine.synchronize()`."
             )

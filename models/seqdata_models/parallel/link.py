@@ -204,9 +204,9 @@ class Link:
             if has_closed or target == self._rank:
                 end = f", which has closed or ended: rank {target}" if has_closed else ""
                 raise PeerFailedError.at(
-                    "parallel: all processes must call the same things in the same order, but "
+                    "parallel: all processes must call the same methods in the same order, but "
                     f"{'; '.join(places)}{end}. Call `update`, `synchronize`, `close` and the "
-                    "Trainer's `save_checkpoint` as often on each process."
+                    "Trainer's `save_checkpoint` equally often on every process."
                 )
             rank = target
 

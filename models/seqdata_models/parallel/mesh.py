@@ -272,7 +272,9 @@ def check_mesh(size: int, data: int | None, world: int) -> None:
     """
     for name, value in (("stages or parts", size), ("data", 1 if data is None else data)):
         if type(value) is not int or value < 1:
-            raise ConfigError(f"parallel: `{name}` must be a number from 1, but is {value!r}.")
+            raise ConfigError(
+                f"parallel: `{name}` must be an integer of at least 1, but is {value!r}."
+            )
     needed = size * (data or max(1, world // size))
     if needed != world:
         replicas = "" if data is None else f"{data} x "

@@ -307,8 +307,8 @@ def _iter_parts(parts: Iterable[nn.Module]) -> Iterator[nn.Module]:
     for part in parts:
         if any(isinstance(inner, DistributedDataParallel) for inner in part.modules()):
             raise ConfigError(
-                "parallel: a part of `parallel_stages` must be without DistributedDataParallel, "
-                f"but a {type(part).__name__} has it, whose gradients would be summed twice. "
+                "parallel: a part of `parallel_stages` must not contain DistributedDataParallel, "
+                f"but a {type(part).__name__} does: its gradients would be summed twice. "
                 "Name the module within it; `Mesh` splits data."
             )
         inner = unwrap_module(part)

@@ -155,7 +155,9 @@ class ParallelStrategy(DDPStrategy):
         """
         module, engine = self.lightning_module, self.engine
         if module is None or engine is None:
-            raise ConfigError("parallel: a training step must be part of a fit, but is not.")
+            raise ConfigError(
+                "parallel: a training step must be part of a fit, but is not. Call Trainer.fit."
+            )
         trainer = module.trainer
         self._check_closure(trainer)
         self._batches.append(next(iter((*args, *kwargs.values()))))

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +29,8 @@ from seqdata_arrays.bands import Band, BandCache, Decode
 from seqdata_arrays.chunked_array import Bytes, FileSequences
 
 _TWO_STORES = "Open them as two stores"
-_NO_LOCATION = {"remedy", "sequence", "key", "field", "file", "shard", "dataset"}
+_LOCATION = {"dataset", "shard", "file", "axis", "unit", "sequence", "key", "field"}
+_BYTES = {"offset", "length"}
 
 
 class ChunkSource(Protocol):
@@ -409,6 +410,13 @@ class ChunkStore:
 
     def _locate_band(self, band: int) -> DataLocation:
         """Return the location of the first sequence that lies in a band."""
+        name, sequences = self._find_sequences(band)
+        if name is None:
+            return DataLocation(dataset=self.location)
+        return replace(self.locate(int(sequences[0])), field=name)
+
+    def _find_sequences(self, band: int) -> tuple[str | None, NDArray[np.int64]]:
+        """Return the field whose values a band holds, and the sequences that lie in it."""
         number = int(np.searchsorted(self._first_bands, band, side="right")) - 1
         row = (band - int(self._first_bands[number])) * int(self._rows[number])
         for name, table in self._tables.items():
@@ -416,25 +424,31 @@ class ChunkStore:
             inside = (table.arrays == number) & (table.firsts < row + self._rows[number])
             inside &= table.firsts + lengths > row
             if inside.any():
-                place = self.locate(int(np.argmax(inside)))
-                return DataLocation(
-                    dataset=place.dataset, shard=place.shard, file=place.file,
-                    sequence=place.sequence, key=place.key, field=name, verify=place.verify,
-                )  # fmt: skip
-        return DataLocation(dataset=self.location)
+                return name, np.flatnonzero(inside)
+        return None, np.empty(0, dtype=np.int64)
 
     def _name_damage(self, error: DataError, bands: list[int]) -> DataError:
         """Return an error about a stored chunk as one about the sequence that lies in it."""
-        sequence = error.details.get("sequence")
-        chunk = int(sequence) if isinstance(sequence, int) else -1
-        for band in bands:
-            if chunk in self._chunks_of(band):
-                place = self._locate_band(band)
-                known = {k: v for k, v in error.details.items() if k not in _NO_LOCATION}
-                return place.make_error(
-                    CorruptSampleError, f"lies in a damaged chunk: {error}", **known
-                )
-        return error
+        details: dict[str, Any] = dict(error.details)
+        chunk = details.pop("chunk", details.get("sequence"))  # chunks are numbered over all files
+        found = [band for band in bands if chunk in self._chunks_of(band)]
+        if not found:
+            return error
+        place = self._locate_band(found[0])
+        number = int(np.searchsorted(self._first_bands, found[0], side="right")) - 1
+        file = str(details.get("file", place.file)).removeprefix(f"{self.location}/")
+        path = self._arrays[number].path
+        shown = f"of {quote(path)}" if file == place.file else f"({quote(file)})"
+        others = len(self._find_sequences(found[0])[1]) - 1
+        shared = f", with values of this sequence and {others} more," if others > 0 else ""
+        known = {name: details[name] for name in _BYTES & details.keys()}
+        rest = details.keys() - _LOCATION - _BYTES - {"remedy"}
+        return replace(place, **known).make_error(
+            CorruptSampleError,
+            f"chunk {chunk - int(self._first_chunks[number])} {shown}{shared} is damaged: "
+            f"{_extract_reason(error)}",
+            **{name: details[name] for name in rest},
+        )
 
     def _check_request(self, spans: NDArray[np.int64], names: Sequence[str], axis: str) -> None:
         if spans.ndim != 2 or spans.shape[1] != 3:
@@ -544,3 +558,11 @@ def _say(field: Field | None) -> str:
     if field is None:
         return "missing"
     return f"{field.dtype} {list(field.shape)} on axis {field.axis}"
+
+
+def _extract_reason(error: DataError) -> str:
+    """Return the message of an error without its location and its command."""
+    details: dict[str, Any] = dict(error.details)
+    place = DataLocation(**{name: details[name] for name in (_LOCATION | _BYTES) & details.keys()})
+    text = str(error).removesuffix(f"Verify: {details.get('remedy')}.").rstrip()
+    return text.removeprefix(f"{place}: ")

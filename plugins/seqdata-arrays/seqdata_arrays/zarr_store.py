@@ -362,14 +362,11 @@ class _ZarrChunks:
 
     @contextmanager
     def _name_chunk(self, wanted: Sequence[_Wanted]) -> Iterator[None]:
-        """Turn an error about a file into one about the first chunk in it."""
+        """Add the number of the first wanted chunk of a file to an error about the file."""
         try:
             yield
         except (MissingShardError, CorruptShardError) as error:
             chunk = next((x for x in wanted if x.path == error.details.get("file")), None)
             if chunk is None:
                 raise
-            place = DataLocation(dataset=self.location, sequence=chunk.number)
-            raise place.make_error(
-                type(error), f"a chunk of {quote(chunk.array.chunked.path)} cannot be read: {error}"
-            ) from error
+            raise error.with_details(chunk=chunk.number) from error

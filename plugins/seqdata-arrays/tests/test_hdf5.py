@@ -31,7 +31,7 @@ from seqdata import (
     open_store,
 )
 from seqdata.cli.app import app
-from seqdata.errors import ConfigError, DataError, DecodeError, SeqDataError
+from seqdata.errors import ConfigError, CorruptSampleError, DataError, DecodeError, SeqDataError
 from seqdata_testing.contract import StoreContract, sample_sequences
 from seqdata_testing.stores import check_pickling, check_processes, check_reads, check_store
 from seqdata_testing.waiting import patient
@@ -252,6 +252,29 @@ def test_a_changed_byte_of_a_chunk_names_file_sequence_and_field(tmp_path, rows)
     done = CliRunner().invoke(app, ["verify", str(path)])
     assert done.exit_code == 1
     assert "rec5/frames#0" in done.output
+
+
+def test_a_changed_byte_of_a_chunk_is_told_once_with_one_command(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("x", data=np.arange(40), **{**GZIP, "chunks": (5,)})
+        place = data.id.get_chunk_info(3)
+    store = open_store(path, backend=HDF5())
+    content = bytearray(path.read_bytes())
+    content[place.byte_offset] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptSampleError) as caught:
+        store[0]
+    first, stop = place.byte_offset, place.byte_offset + place.size
+    message, *commands = str(caught.value).split("\n")
+    assert message.startswith(
+        f'{path} shard 0 ("x.h5"), sequence 0 ("x.h5"), field "x", bytes {first}..{stop}: '
+        'chunk 3 of "x" is damaged: must have crc32c '
+    )
+    assert "__chunk__" not in message
+    assert commands == [f"  Verify: seqdata verify {path} --shard 0."]
+    assert caught.value.details["offset"] == first
+    assert "expected" in caught.value.details
 
 
 @pytest.mark.parametrize("filters", ["gzip", "checked"])

@@ -19,7 +19,13 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec
 
 from seqdata import Bucketed, Loader, Windows, open_store
 from seqdata.cli.app import app
-from seqdata.errors import ConfigError, DataError, DecodeError, FingerprintMismatch
+from seqdata.errors import (
+    ConfigError,
+    CorruptSampleError,
+    DataError,
+    DecodeError,
+    FingerprintMismatch,
+)
 from seqdata_testing.contract import StoreContract
 from seqdata_testing.stores import check_pickling, check_reads, check_store
 
@@ -186,6 +192,33 @@ def test_a_damaged_chunk_names_sequence_and_field(tmp_path, rows, harm, message)
     assert store[4]["frames"].tobytes() == rows[4]["frames"].tobytes()
 
 
+def test_a_damaged_chunk_is_named_once_with_its_file_and_without_a_sequence_of_its_number(tmp_path):
+    path = write_zarr(tmp_path / "x.zarr", [{"id": "a", "x": np.arange(100)}])
+    store = open_store(path, backend=Zarr())
+    chunk = path / "a/x/c/3"
+    size = chunk.stat().st_size
+    chunk.write_bytes(b"123")
+    with pytest.raises(CorruptSampleError) as caught:
+        store[0]
+    assert str(caught.value) == (
+        f'{path} shard 0 ("x.zarr"), sequence 0 ("a"), field "x": chunk 3 ("a/x/c/3") is damaged: '
+        f"has 3 bytes, but had {size} when it was opened. Restore it"
+    )
+    assert "chunk" not in caught.value.details
+
+
+def test_a_damaged_chunk_counts_the_other_sequences_in_it(tmp_path):
+    root = zarr.open_group(str(tmp_path / "x.zarr"), mode="w")
+    for name, value in (("x", np.arange(40)), ("n", np.array([10, 10, 20]))):
+        root.create_array(name, data=value, chunks=(20,))
+    store = open_store(tmp_path / "x.zarr", backend=Zarr(lengths="n", fields=["x"]))
+    (tmp_path / "x.zarr/x/c/0").unlink()
+    message = r'sequence 0 .*: chunk 0 \("x/c/0"\), with values of this sequence and 1 more, is dam'
+    with pytest.raises(CorruptSampleError, match=message):
+        store[1]
+    assert store[2]["x"].tolist() == list(range(20, 40))
+
+
 def test_a_chunk_that_was_cut_off_before_is_refused(tmp_path, rows):
     path = write_zarr(tmp_path / "x.zarr", rows)
     chunk_of(path).write_bytes(chunk_of(path).read_bytes()[:-9])
@@ -201,7 +234,7 @@ def test_a_damaged_index_of_a_shard_is_refused(tmp_path):
     content = bytearray(shard.read_bytes())
     content[-20] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(DataError, match=r"cannot be read: .*index is damaged: .*[^.]\. Restore it"):
+    with pytest.raises(DataError, match=r"is damaged: its index is damaged: .*[^.]\. Restore it"):
         open_store(path, backend=Zarr())[0]
 
 

@@ -44,7 +44,7 @@ def test_an_index_is_made_by_processes(folder):
 
 def test_what_needs_no_index_is_said(tmp_path):
     write_store(tmp_path / "s", [[1, 2]])
-    assert "must be of files of a format with an index" in run("index", tmp_path / "s", code=2)
+    assert "must hold files of a format with an index" in run("index", tmp_path / "s", code=2)
 
 
 def test_a_damaged_shard_has_no_index(tar):

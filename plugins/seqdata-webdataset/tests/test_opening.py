@@ -217,7 +217,7 @@ def test_checksums_of_two_kinds_do_not_go_together(folder, monkeypatch):
     forget_index(folder / "x-001.tar")
     monkeypatch.setattr(build_index, "choose_algorithm", lambda: "crc32")
     with pytest.raises(
-        CorruptShardError, match=r"must have an index with .*, but has crc32 by 65536"
+        CorruptShardError, match=r"must have an index with .*, but has crc32 of 65536"
     ):
         open_webdataset(folder, index="build", progress=False)
 

@@ -166,7 +166,7 @@ def test_a_folder_that_is_not_listed_needs_the_list_of_its_shards(tmp_path):
         assert open_store(url, backend="webdataset", remote=remote).lengths.tolist() == [2, 1]
         (tmp_path / "tar" / "seqdata-index" / "shards.json").unlink()
         message = (
-            "shards.json.*: must be there where the server does not list the folder, but is not"
+            "shards.json.*: must exist, since the server does not list the folder, but does not"
         )
         with pytest.raises(MissingShardError, match=message) as caught:
             open_store(url, backend="webdataset", remote=remote)

@@ -317,7 +317,7 @@ def test_a_member_that_is_missing_is_named(npy, opened):
 
 def test_fields_of_one_axis_must_be_as_long(npy, opened):
     schema = {"npy": Field("float32", (), "time"), "bin": Field("uint8", (), "time")}
-    with pytest.raises(DecodeError, match='field "bin": must have 0 timesteps as another'):
+    with pytest.raises(DecodeError, match='field "bin": must have 0 timesteps like another'):
         opened(members(npy, ("bin", [b"ab", b"ab", b"abcd"])), schema=schema)
 
 

@@ -144,7 +144,9 @@ def _make_split(path: Path, plain: Any, backend: str | None) -> dict[str, Store]
     try:
         return dict(split(_open(path, plain["store"], backend), plain["parts"], **options))
     except TypeError as error:
-        raise ConfigError(f"{path}: the options of `split` must be its own ({error}).") from error
+        raise ConfigError(
+            f"{path}: `split` must have options that the function `split` takes ({error})."
+        ) from error
 
 
 def _open(path: Path, location: Any, backend: str | None) -> Store:

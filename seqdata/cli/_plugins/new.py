@@ -53,7 +53,7 @@ def write_plugin(name: str, kind: str, folder: Path | None) -> list[Path]:
 
 
 def make_names(name: str, kind: str) -> dict[str, str]:
-    """Return what stands for each word of the templates.
+    """Return the replacement of each placeholder of the templates.
 
     Raises:
         ConfigError: If the name is invalid or taken.

@@ -34,7 +34,7 @@ _REMARK = "    "  # before a remark, where a line is wrapped first
 def complete_location(
     _context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return what completes a location in a shell: the names of files and folders."""
+    """Return the completions of a location in a shell: names of files and folders."""
     return [CompletionItem(incomplete, type="file")]
 
 

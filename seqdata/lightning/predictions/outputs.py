@@ -260,8 +260,8 @@ def _to_rows(name: str, output: Any, is_real: Tensor) -> Tensor:
     num_real = int(is_real.sum())
     if len(output) not in (len(is_real), num_real):
         raise ConfigError(
-            f"PredictionWriter: prediction {name!r} must have {len(is_real)} rows as the batch, "
-            f"or {num_real} as batch.real(), but has shape {tuple(output.shape)}. Return a row "
+            f"PredictionWriter: prediction {name!r} must have {len(is_real)} rows like the batch, "
+            f"or {num_real} like batch.real(), but has shape {tuple(output.shape)}. Return a row "
             "for each."
         )
     if output.is_floating_point() and output.itemsize < 4 and output.dtype != torch.float16:
@@ -307,8 +307,8 @@ def _select_timesteps(
     if not _looks_ragged(value, batch):
         raise ConfigError(
             f"PredictionWriter: prediction {name!r} must have shape (rows, {width}, …) to be per "
-            f"timestep of a batch padded to {width}, but has {tuple(value.shape)}. Return it so, "
-            "or pass `per='sequence'`."
+            f"timestep of a batch padded to {width}, but has {tuple(value.shape)}. Return that "
+            "shape, or pass `per='sequence'`."
         )
     step, start = torch.arange(width, device=spans.device), batch.start[is_real][:, None]
     is_scored = (step >= spans[:, 1:2] - start) & (step < spans[:, 2:3] - start)  # (rows, T)

@@ -29,7 +29,7 @@ class SeparateArrays:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each array, int64 (n,)."""
+        """Number of timesteps of each array, int64 (n,)."""
         return np.array([len(array) for array in self.arrays], dtype=np.int64)
 
     def cut(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Column:
@@ -46,7 +46,7 @@ class FlatValues:
 
     Attributes:
         values: (N, *shape), C-contiguous.
-        lengths: int64 (n,), timesteps of each sequence; their sum is N.
+        lengths: int64 (n,), number of timesteps of each sequence; their sum is N.
     """
 
     values: NDArray[Any]

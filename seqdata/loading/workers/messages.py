@@ -294,7 +294,7 @@ class SharedColumn:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Number of timesteps of each piece, int64 (n,)."""
         return np.diff(self._offsets)
 
     def __len__(self) -> int:
@@ -318,7 +318,9 @@ class SharedColumn:
             ValueError: If ``bounds`` do not fit ``out``, or its dtype differs.
         """
         if out.dtype != self.dtype:
-            raise ValueError(must_be("fill: `out`", f"{self.dtype}", f"{out.dtype}", "Make it so"))
+            raise ValueError(
+                must_be("fill: `out`", f"{self.dtype}", f"{out.dtype}", "Pass such an array")
+            )
         if not self._width:  # timesteps without elements
             return
         count, offsets = len(self), self._offsets

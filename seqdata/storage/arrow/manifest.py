@@ -67,7 +67,7 @@ class ArrowShard:
         footer_bytes: Size of the Arrow footer at its end, with the magic.
         footer_sha256: Digest of these bytes, checked when the store is opened.
         sha256: Digest of the whole file, checked by ``seqdata verify``.
-        timesteps: Axis -> timesteps of all its sequences.
+        timesteps: Axis -> number of timesteps of all its sequences.
         buffers: Field -> (position, bytes) of its values, then of its offsets if it has any.
         checksums: The file and ranges of its checksums; None if it has none.
     """

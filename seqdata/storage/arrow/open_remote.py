@@ -77,7 +77,7 @@ class ArrowShards:
     Args:
         files: The folder of the shards.
         manifest: The manifest.
-        lengths_of: Axis -> timesteps of each sequence, held in the cache.
+        lengths_of: Axis -> number of timesteps of each sequence, held in the cache.
         is_verified: True if checksums are compared.
         bits: The bits of verified checksums; None: verify each time.
     """

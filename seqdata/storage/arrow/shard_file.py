@@ -71,7 +71,7 @@ def write_shard(
         path: The file to write; its checksums are written next to it.
         fields: Name -> field.
         packed: Name -> (values, offsets or None).
-        timesteps: Axis -> timesteps of all its sequences.
+        timesteps: Axis -> number of timesteps of all its sequences.
         note: Numbers that differ between shards, stored in the schema.
         algorithm: The algorithm of the checksums.
     """

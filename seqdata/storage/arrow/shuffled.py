@@ -156,7 +156,7 @@ def _check_rows(
     for number, row in zip(_iter_numbers(order), rows, strict=True):
         if not isinstance(row, Mapping):
             raise DecodeError.at(
-                f"sequence {number}: must be a dict of fields as sequence 0, but is a "
+                f"sequence {number}: must be a dict of fields like sequence 0, but is a "
                 f"{type(row).__name__}. Pass dicts throughout",
                 sequence=number,
             )
@@ -250,7 +250,7 @@ class _StoreRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FrameRows:
-    """The rows of a pandas frame, whose index is their number."""
+    """The rows of a pandas DataFrame, by position."""
 
     frame: Any
     axes: Axes | None

@@ -62,7 +62,7 @@ class MappedFiles:
 
     Attributes:
         shards: Per shard, its bytes.
-        lengths_of: Axis -> timesteps of each sequence, integers (sequences,).
+        lengths_of: Axis -> number of timesteps of each sequence, integers (sequences,).
         checksums: Per shard, the bytes of its checksums; None if they are not compared.
     """
 

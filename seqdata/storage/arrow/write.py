@@ -83,7 +83,10 @@ def write_remote(
 
 @dataclass(frozen=True, slots=True)
 class _ArrowUpload:
-    """Arrow shards, lengths and a manifest: an ``UploadPlan``."""
+    """Upload of Arrow shards, lengths and a manifest.
+
+    Implements ``UploadPlan``.
+    """
 
     make: Callable[[Path, bool], object]
 
@@ -227,7 +230,9 @@ def count_sequences(sequences: object) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ArrowFormat:
-    """Arrow shards: a ``ShardFormat``.
+    """Format of Arrow shards.
+
+    Implements ``ShardFormat``.
 
     Attributes:
         fields: Name -> field.

@@ -88,7 +88,7 @@ def check_names(location: str, existing: Iterable[str], names: Sequence[str]) ->
         if name not in existing:
             raise DataLocation(dataset=location, shard=number, file=name).make_error(
                 MissingShardError,
-                f"must be in the folder, for {STATE_FILE!r} names it ({len(names)} files; "
+                f"must be in the folder, since {STATE_FILE!r} names it ({len(names)} files; "
                 f"{len(existing & set(names))} exist), but is not. Restore it, or save the "
                 "dataset again",
             )
@@ -189,6 +189,6 @@ def _refuse_selection(location: str, selection: object) -> None:
     if selection:
         raise DataLocation(dataset=location, file=STATE_FILE).make_error(
             DataError,
-            "must name all rows of its files, but selects some of them by indices, which are not "
-            "read. Save the dataset again after `flatten_indices()`",
+            "must name all rows of its files, but selects some of them by indices, which is not "
+            "supported. Save the dataset again after `flatten_indices()`",
         )

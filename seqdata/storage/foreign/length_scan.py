@@ -44,7 +44,7 @@ class LengthScan:
 
     Attributes:
         rows: int64 (units,), of all files in order.
-        lengths: Ragged column -> timesteps of each row, integers (rows,).
+        lengths: Ragged column -> number of timesteps of each row, integers (rows,).
         widths: Nested column -> narrowest and widest timestep; (0, 0) if there is none.
         vocabularies: Column of lists of strings -> its strings, in order of appearance.
     """

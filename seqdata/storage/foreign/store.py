@@ -189,7 +189,9 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
         )
     gaps = describe_gaps([file.name for file in tables.files]) if first else ""
     if gaps:
-        warnings.warn(f"{root}: {gaps}. Only what is there is read", SeqDataWarning, stacklevel=3)
+        warnings.warn(
+            f"{root}: {gaps}. Only the existing files are read", SeqDataWarning, stacklevel=3
+        )
     digest = digest_files(tables.files, tables.fields)
     version_digest = digest_versions(tables.files, digest)
     ragged = [name for name, field in tables.fields.items() if field.axis is not None]

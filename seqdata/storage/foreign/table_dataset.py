@@ -58,7 +58,7 @@ class TableSet:
         column_types: Column -> its type.
         fields: Column -> its field.
         rows: int64 (units,), of all files in order.
-        lengths_of: Axis -> timesteps of each sequence.
+        lengths_of: Axis -> number of timesteps of each sequence.
         partitions: Column that the names of folders give -> its value in each file, as an array.
         found: The files that were found at a local location, and those left out.
     """
@@ -215,8 +215,8 @@ def _make_partitions(
         if column == ID_FIELD:
             raise DataLocation(dataset=location, file=names[0], field=column).make_error(
                 DataError,
-                f"must name one sequence, but is of a folder '{column}=…', which all rows of its "
-                "files would have. Rename the folders",
+                f"must name one sequence, but is of a folder '{column}=…': all rows of its files "
+                "would have the same. Rename the folders",
             )
         for name, values in zip(names, found, strict=True):
             if values.get(column) is None:

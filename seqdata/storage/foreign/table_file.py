@@ -122,7 +122,7 @@ def detect_format(path: Path, location: DataLocation) -> str | None:
 
 
 def _is_old_stream(first_bytes: bytes) -> bool:
-    """Return whether a file begins as a stream of Arrow before 0.15: the size of a flatbuffer.
+    """Return whether a file starts like an Arrow stream before 0.15: the size of a flatbuffer.
 
     Read as such sizes, the bytes of text are far larger.
     """
@@ -227,7 +227,7 @@ def translate_errors(location: DataLocation) -> Iterator[None]:
         raise location.make_error(
             LimitError,
             f"must fit into memory, but needs more than there is ({error}). Write the file again "
-            "in smaller units",
+            "with smaller row groups or record batches",
         ) from error
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         if _is_unsupported(error):

@@ -95,7 +95,7 @@ def _find_gone(chosen: Sequence[tuple[int, Shard]]) -> dict[int, Shard]:
 
 
 def _report_gone(location: str, gone: Mapping[int, Shard]) -> Iterator[AuditReport]:
-    """Yield one report about files that are not there, if there are any."""
+    """Yield one report about missing files, if there are any."""
     if not gone:
         return
     names = [shard.name for shard in gone.values()]
@@ -182,7 +182,7 @@ def _load_index(
     file_format: IndexedFormat,
     content: NDArray[np.uint8],
 ) -> tuple[ShardIndex | None, DataError | None]:
-    """Return the index of a file, and what is wrong with it or with the files that it belongs to.
+    """Return the index of a file, and the error of the index or of the files it belongs to.
 
     Returns:
         The index, None if there is none or it is of another file; and the error, if any. Where

@@ -144,7 +144,7 @@ class _Saving:
             self.save()
 
     def save(self, *, rebuild: bool = False) -> None:
-        """Save what is not saved yet."""
+        """Save the indexes that are not saved yet."""
         if self._unsaved:
             self.folders += self._index.save(self._unsaved, rebuild=rebuild)
         self._unsaved, self._unsaved_bytes = [], 0
@@ -156,7 +156,7 @@ class _Saving:
 
 
 def _collect_finished(futures: Iterable[Any], saving: _Saving) -> None:
-    """Save what was read until an error; what is being read is waited for."""
+    """Save the indexes that were built before an error, and those being built, after a wait."""
     running = [future for future in futures if not future.cancel()]
     for future in wait(running).done:  # ends: each reads some files
         if future.exception(timeout=0) is None:

@@ -122,7 +122,7 @@ class FileFields:
         return OpenShard(number, self._build_fields(number, content, drop, self.checksums))
 
     def download(self, number: int) -> None:
-        """Bring a file into the cache, which must find room as it is."""
+        """Download a file into the cache, without closing another one to make room."""
         self.files.content(number, release_nothing)
 
     def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
@@ -435,7 +435,7 @@ def assign_axes(
             number = int(differing[0])
             raise layout.locate(number, indexed.name).make_error(
                 DecodeError,
-                f"must have {lengths_of[axis][number]} timesteps as another field along axis "
+                f"must have {lengths_of[axis][number]} timesteps like another field along axis "
                 f"{axis!r}, but has {lengths[number]}. Give it an axis of its own: "
                 f"axis={_make_axis_name(indexed.name, lengths_of)!r}; or, if it has one value per "
                 "sequence, none: axis=None",

@@ -30,7 +30,9 @@ Decoder = Callable[[bytes], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileReader:
-    """A file whose bytes are mapped: a ``RandomAccessFile``.
+    """A file whose bytes are mapped.
+
+    Implements ``RandomAccessFile``.
 
     Attributes:
         name: Its path below the folder that was opened.
@@ -380,11 +382,11 @@ def _check_numbers(extents: Extents, dtype: np.dtype[Any], count: int, where: st
 def _check_text(extents: Extents, where: str) -> None:
     if extents.axis is not None or extents.shape or extents.decoder is not None:
         raise _make_error(
-            where, "texts must have `axis=None`, no shape and no decoder", extents.axis
+            where, "strings must have `axis=None`, no shape and no decoder", extents.axis
         )
     if extents.values is not None:
         raise PluginError.at(
-            f"{where}: texts must have no `values` (they are read from the file), but have some. "
+            f"{where}: strings must have no `values` (they are read from the file), but have some. "
             "Report it to the author of the format"
         )
 

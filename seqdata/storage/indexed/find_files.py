@@ -157,7 +157,7 @@ def find_shards(
 
 
 def _check_there(shards: Sequence[LocalShard], first: int, where: str, *, is_only: bool) -> None:
-    """Raise if one of some files is not there.
+    """Raise if one of several files does not exist.
 
     Args:
         shards: The files.
@@ -378,6 +378,6 @@ def _list_names(files: RemoteFiles) -> Iterable[str]:
     except MissingShardError as error:
         raise DataLocation(dataset=files.location, file=LIST_FILE).make_error(
             MissingShardError,
-            "must be there where the server does not list the folder, but is not. Restore it or "
+            "must exist, since the server does not list the folder, but does not. Restore it or "
             "the folder, or name the files: 'https://host/folder/shard-{000..017}.tar'",
         ) from error

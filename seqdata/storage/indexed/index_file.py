@@ -288,7 +288,7 @@ def _parse_siblings(info: Any) -> Siblings:
 
 
 def _parse_index(info: Any, arrays: list[NDArray[Any]], sizes: NDArray[np.int64]) -> ShardIndex:
-    """Return an index of sequences without what is of each file.
+    """Return an index of sequences without the entries of each file.
 
     Args:
         info: Its JSON.
@@ -431,7 +431,9 @@ def load_list(content: bytes, dataset: str) -> dict[str, ListedShard]:
     for name in (name for name, _ in shards if _LEADS_ELSEWHERE.search(name)):
         raise DataLocation(dataset=dataset, file=SHARD_LIST).make_error(
             UnsafeContentError,
-            "must name shards by their paths below the folder, without '..', '\\' and control "
-            f"characters, but names {name!r}. Do not use this data, or remove the list",
+            "must name shards by their paths below the folder, without '..', '\\' or control "
+            f"characters, but names {name!r}. The data may be malicious: do not use it. If you "
+            "trust the files, remove the list and rebuild their indexes with "
+            "`seqdata index --rebuild`",
         )
     return {name: ListedShard(sha256, declared) for name, sha256 in shards}

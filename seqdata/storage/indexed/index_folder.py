@@ -155,7 +155,7 @@ _Files = LocalFiles | RemoteFolder
 
 
 def _get_if_exists(call: Callable[[], Result]) -> Result | None:
-    """Return a call's result; None where a file is not there.
+    """Return a call's result; None if it reports a missing file.
 
     Without permission to list a bucket, missing files are refused as well.
     """

@@ -30,7 +30,7 @@ class IndexedField:
         field: Dtype, shape and axis of the values.
         access: ``place``: numbers in place; ``text``: ``str`` or ``bytes`` in place; ``values``:
             from the index, if the bytes are unchanged; ``decode``: by a decoder.
-        lengths: int64 (sequences,), timesteps of each; None: there is no axis, or they are counted
+        lengths: int64 (sequences,), number of timesteps of each; None: no axis, or they are counted
             by decoding.
         decode: The decoder.
         is_named: Whether its axis was given; otherwise it may get one of its own.

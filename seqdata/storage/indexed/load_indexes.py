@@ -106,9 +106,9 @@ def _check_algorithms(location: str, found: Sequence[ShardIndex]) -> None:
         if (each.algorithm, each.block) != (found[0].algorithm, found[0].block):
             raise DataLocation(dataset=location, shard=i, file=each.shard).make_error(
                 CorruptShardError,
-                f"must have an index with {found[0].algorithm} by {found[0].block} bytes as the "
-                f"first file, but has {each.algorithm} by {each.block}. Rebuild it with `seqdata "
-                "index --rebuild`",
+                f"must have an index with {found[0].algorithm} of blocks of {found[0].block} bytes "
+                f"like the first file, but has {each.algorithm} of {each.block}. Rebuild it with "
+                "`seqdata index --rebuild`",
             )
 
 
@@ -169,7 +169,7 @@ def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
 def _check_exist(
     location: str, shards: Sequence[Shard], indexes: Sequence[ShardIndex | None], first: int
 ) -> None:
-    """Raise if a file without an index is not there: that is another error.
+    """Raise if a file without an index does not exist, which is another error.
 
     Args:
         location: The location of the files, for errors.

@@ -195,7 +195,7 @@ def shard_offsets_of(indexes: Sequence[ShardIndex]) -> list[int]:
 
 
 def release_nothing() -> None:
-    """Close no shard: what is fetched must find room as it is."""
+    """Close no shard, although a download may need its room in the cache."""
 
 
 def check_content(

@@ -182,7 +182,7 @@ def open_shards(
 
 
 def _make_reader(fields: FileFields) -> ShardReader:
-    """Return what reads the files: all mapped, opened for each batch, or brought on demand."""
+    """Return the reader of the files: all mapped, opened for each batch, or read on demand."""
     files = fields.files
     if has_many_files(files.shards, files.file_format):
         return SmallFiles(fields)
@@ -378,7 +378,7 @@ def index_files(
     progress: bool | ProgressFn | None = None,
     remote: str | Remote | None = None,
 ) -> dict[str, Any]:
-    """Make the index of files: what is where, with checksums.
+    """Build the indexes of files: the extents of all values, with checksums.
 
     Args:
         location: A file, a folder of them, a glob, braces, or a list of these.
@@ -386,7 +386,7 @@ def index_files(
         rebuild: Whether to rebuild existing indexes.
         executor: Where files are read; None: some threads.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
-            that is told (sequences, bytes).
+            of (sequences, bytes).
         remote: How URLs are reached; None: as the transport is set up.
 
     Returns:

@@ -53,10 +53,10 @@ def find_cached_folder(data: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LocalShard:
-    """A file of this machine; goes through pickle.
+    """A file of this machine; picklable.
 
     Attributes:
-        root: The folder that its name counts from, and its index is kept in.
+        root: The folder that its name is relative to, and that holds its index.
         name: Its path below that.
     """
 
@@ -125,13 +125,13 @@ class LocalShard:
         del index, location
 
     def size(self) -> int:
-        """Return its bytes; 0 where it is not there."""
+        """Return the number of its bytes; 0 if it does not exist."""
         with suppress(OSError):
             return self.path.stat().st_size
         return 0
 
     def check_exists(self, location: DataLocation) -> None:
-        """Raise if it is not there; other errors are raised when it is opened."""
+        """Raise if it does not exist; other errors are raised when it is opened."""
         with suppress(OSError):
             check_exists(self.path, location)
 
@@ -216,7 +216,7 @@ class RemoteShard:
         return cache.drop(index.sha256, location)
 
     def size(self) -> int:
-        """Return its bytes; 0 where it cannot be asked for."""
+        """Return the number of its bytes; 0 if the server does not report it."""
         with suppress(DataError, RemoteReadError):
             return make_remote_files(self.url, self.remote).stat(self.name).size
         return 0

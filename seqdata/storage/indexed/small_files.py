@@ -272,7 +272,10 @@ def _read_into(memory: memoryview, descriptor: int, at: int, where: DataLocation
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SmallTexts:
-    """The texts of a field: a ``TextSource``."""
+    """The strings of a field.
+
+    Implements ``TextSource``.
+    """
 
     reader: SmallFiles
     name: str

@@ -348,7 +348,7 @@ def _check_alike(
     if mine.keys() != must.keys():
         raise replace(opened.locate_shard(i), verify=False).make_error(  # its bytes may be right
             DecodeError,
-            f"must have the fields {', '.join(must)} as {opened.names[0]!r}, but has "
+            f"must have the fields {', '.join(must)} like {opened.names[0]!r}, but has "
             f"{', '.join(mine)}. {_TWO_STORES}",
         )
     if mine == must:
@@ -358,7 +358,7 @@ def _check_alike(
         if found != due:
             raise replace(opened.locate_shard(i), field=name, verify=False).make_error(
                 DecodeError,
-                f"must hold {due.dtype} {list(due.shape)} on axis {due.axis} as "
+                f"must hold {due.dtype} {list(due.shape)} on axis {due.axis} like "
                 f"{opened.names[0]!r}, but holds {found.dtype} {list(found.shape)} on axis "
                 f"{found.axis}. " + (remedy if found.shape == due.shape else _TWO_STORES),
             )

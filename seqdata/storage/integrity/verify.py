@@ -44,8 +44,7 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
     if verify is not None:
         return accept_unverified(verify, dataset, reason, remedy)
     warnings.warn(
-        f"{dataset}: must be verified to be sure of it, but is read unverified: {reason}. To "
-        f"verify it, {remedy}",
+        f"{dataset}: is read without comparing checksums: {reason}. To compare them, {remedy}",
         SeqDataWarning,
         stacklevel=2,
     )
@@ -98,7 +97,7 @@ class FieldChecksums:
         files: Per shard, the name of the file of the checksums.
         bits: The bits of verified checksums; None: verify at each read.
         bit_offsets: Per shard, the bit of its first checksum.
-        lengths: Timesteps of each sequence of the store; None: the field has no axis.
+        lengths: Number of timesteps of each sequence of the store; None: the field has no axis.
     """
 
     algorithm: str
@@ -177,7 +176,7 @@ def make_mismatch_error(
         if found[0] != expected:
             return mismatched.locate(start, stop).make_error(
                 CorruptSampleError,
-                f"must have {checksums.algorithm} {int(expected):08x} by "
+                f"must have {checksums.algorithm} {int(expected):08x} as in "
                 f"{checksums.files[mismatched.shard]!r}, but has {int(found[0]):08x}: the shard "
                 "or that file is damaged. Restore it, or write the store again",
                 expected=f"{int(expected):08x}", found=f"{int(found[0]):08x}",

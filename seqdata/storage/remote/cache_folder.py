@@ -148,7 +148,7 @@ class CopiesLock:
 
 
 def lock_copies(folder: Path, *, create: bool = False) -> CopiesLock | None:
-    """Return a lock on a folder of copies, and record its use; None if it is not there.
+    """Return a lock on a folder of copies, and record its use; None if the folder is missing.
 
     Raises:
         CacheError: If the file system has no locks.
@@ -249,7 +249,7 @@ def is_still_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def cache_lock(folder: Path, timeout: float) -> Iterator[None]:
-    """Hold the lock for counting and removing; after too long a wait, continue without it."""
+    """Hold the lock for counting and removing within the block; after a long wait, go without."""
     path = folder / _LOCK_FILE
     descriptor = open_cache_file(path, create=True)
     deadline = time.monotonic() + timeout

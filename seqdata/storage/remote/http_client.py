@@ -34,7 +34,7 @@ class RefusedRedirectError(Exception):
 
 
 class WrongBodyError(Exception):
-    """A body is not the requested range of the file; a retry would give the same."""
+    """A body is not the requested range of the file; a retry would receive the same."""
 
 
 async def make_guarded_client(

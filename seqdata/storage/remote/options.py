@@ -121,7 +121,7 @@ class Remote:
 
     @property
     def copies(self) -> Path:
-        """Folder of copies of tables and texts, which share their bytes with the cache."""
+        """Folder of copies of tables and text files, which share their bytes with the cache."""
         return self._base / COPIES
 
     @property

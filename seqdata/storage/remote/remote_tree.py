@@ -71,7 +71,7 @@ class RemoteTree:
 
     @property
     def known(self) -> list[str]:
-        """Paths of the files that are known to be there."""
+        """Paths of the files that are known to exist."""
         return [path for path, stat in self._stats.items() if stat is not None]
 
     def list_files(self) -> Mapping[str, ListedFile] | None:

@@ -119,7 +119,7 @@ def find_causes(error: BaseException, handled: BaseException | None = None) -> l
 
 
 def find_reason(error: FileNotFoundError, causes: Sequence[BaseException]) -> Exception | None:
-    """Return the failure that a transport reports as a missing file; None: it is not there.
+    """Return the failure that a transport reports as a missing file; None: it is missing.
 
     fsspec's web transport raises ``FileNotFoundError`` for any failure of the request for a size.
     """

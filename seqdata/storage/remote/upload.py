@@ -107,7 +107,7 @@ def upload_store(
 
 @contextmanager
 def _upload_lock(folder: Path, location: str) -> Iterator[None]:
-    """Hold the lock for writing to a location, among the processes of this machine."""
+    """Hold the lock for writing to a location within the block, on this machine only."""
     path = folder / _LOCK_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)

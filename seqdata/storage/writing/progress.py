@@ -54,7 +54,7 @@ class ProgressBar:
         self._start_done = done
 
     def begin(self, step: str, total: float | None) -> None:
-        """Show a step of several, which begins at 0.
+        """Show the next of several steps, with its progress at 0.
 
         Args:
             step: The name of the step, shown after the first words of the bar.
@@ -118,7 +118,7 @@ def format_progress(
 def show_progress_bar(
     description: str, total: float | None, unit: str = "sequences"
 ) -> Iterator[ProgressBar]:
-    """Show a bar on standard error.
+    """Show a bar on standard error within the block.
 
     Args:
         description: The first words of the bar.

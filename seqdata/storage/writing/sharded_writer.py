@@ -436,7 +436,7 @@ class BoundedExecutor:
         return [_get_result(future) for future in self._order]
 
     def shut_down(self) -> None:
-        """Cancel what has not started, and wait a limited time for what is running."""
+        """Cancel tasks that have not started, and wait a limited time for running ones."""
         pending = list(self._pending)
         if self._max_pending is None:  # a cancelled one may never report its end
             pending = [future for future in pending if not future.cancel()]

@@ -119,7 +119,7 @@ if there are no rows left."""
 
 
 class ShardFormat(Protocol[FilesT]):
-    """A format of shards; goes through pickle to an executor."""
+    """A format of shards; picklable, for an executor."""
 
     @property
     def suffix(self) -> str:

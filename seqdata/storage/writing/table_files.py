@@ -73,9 +73,9 @@ def refuse_table_name(name: str, location: str | os.PathLike[str]) -> None:
         text = redact_url(os.fspath(location))
         suffix = os.path.splitext(text.rstrip("/"))[1]
         raise ConfigError(
-            f"{name}: {text} must be a folder, for a store is one, but is named as a file of a "
-            f"table, which no reader of {suffix} could open. Leave {suffix} out; the files of a "
-            "store are Arrow files, which pandas, Polars and PyArrow read"
+            f"{name}: {text} must name a folder, since a store is a folder, but has the suffix "
+            f"of a table file, and no reader of {suffix} could open it. Leave {suffix} out; the "
+            "files of a store are Arrow files, which pandas, Polars and PyArrow read"
         )
 
 

@@ -48,7 +48,7 @@ def test_a_split_makes_the_parts(folder):
     split = {"store": "a", "parts": {"train": 0.5, "val": 0.5}, "seed": 3}
     parts = read(folder, {"split": split}).parts
     assert sum(map(len, parts.values())) == 6
-    with pytest.raises(ConfigError, match="the options of `split` must be its own"):
+    with pytest.raises(ConfigError, match="must have options that the function `split` takes"):
         read(folder, {"split": {**split, "sed": 3}})
     with pytest.raises(ConfigError, match="`split` must be a mapping with `store` and `parts`"):
         read(folder, {"split": "a"})

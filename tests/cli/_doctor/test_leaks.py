@@ -210,7 +210,10 @@ def test_a_finding_names_what_is_shared(tmp_path):
         ),
         ("{train: store}", "must name `train` and one of `val`, `test` and `statistics`, but"),
         ("{split: 7}", "`split` must be a mapping with `store` and `parts`, but is 7"),
-        ("{split: {store: store, parts: {a: 1}, size: 3}}", "the options of `split` must be its"),
+        (
+            "{split: {store: store, parts: {a: 1}, size: 3}}",
+            "must have options that the function `split` takes",
+        ),
         ("{train: store, val: store, by: z}", "leaks: `by` must be a field of every part (x), but"),
         ("{train: store, val: more, time: z}", "leaks: `time` must be a field of every part with"),
         ("{train: store, val: more, stats: z}", "must be a JSON file that Statistics.save wrote"),

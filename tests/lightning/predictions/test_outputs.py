@@ -82,7 +82,7 @@ def test_small_floats_are_widened(batch):
     [
         (torch.tensor(1.0), "must be a padded tensor with a row for each row .* a number"),
         ([1, 2, 3], "must be a padded tensor .* a list"),
-        (torch.zeros(5), r"must have 3 rows as the batch, or 3 as .* shape \(5,\)"),
+        (torch.zeros(5), r"must have 3 rows like the batch, or 3 like .* shape \(5,\)"),
         (torch.zeros(3, dtype=torch.complex64), "the dtype of prediction .* must be one of bool"),
         (torch.zeros(3, 0), r"must have a number in each row, but has shape \(3, 0\)"),
         ({"id": torch.zeros(3)}, "name of a prediction must be a string other than id, position"),

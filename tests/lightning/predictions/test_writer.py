@@ -240,7 +240,7 @@ def test_what_cannot_be_guessed_is_refused(tmp_path):
         (
             "many",
             {},
-            r"must have 4 rows as the batch, or 4 as batch.real\(\), but has shape \(5, 2\)",
+            r"must have 4 rows like the batch, or 4 like batch.real\(\), but has shape \(5, 2\)",
         ),
         ("empty", {}, r"must have a number in each row, but has shape \(4, 0\)"),
         ("complex", {}, "the dtype of prediction 'prediction' must be one of bool"),

@@ -164,7 +164,9 @@ def test_a_column_of_another_dtype_is_not_filled():
     slot = memoryview(bytearray(parcel.size + len(parcel.header)))
     parcel.write(slot)
     column = unpack_columns(slot, slot[parcel.size :], get_kernel())[0]["x"]
-    with pytest.raises(ValueError, match=r"fill: `out` must be int64, but is float32. Make it so"):
+    with pytest.raises(
+        ValueError, match=r"fill: `out` must be int64, but is float32. Pass such an array"
+    ):
         column.fill(np.zeros(3, dtype=np.float32), np.array([0, 3]), None)
 
 

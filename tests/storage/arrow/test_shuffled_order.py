@@ -210,8 +210,8 @@ def test_a_field_of_ids_that_holds_something_else_is_refused(value):
 @pytest.mark.parametrize(
     ("wrong", "key", "text"),
     [
-        (7, "id", "sequence 2: must be a dict of fields as sequence 0, but is a int. Pass dicts"),
-        (7, "name", "sequence 2: must be a dict of fields as sequence 0, but is a int. Pass dicts"),
+        (7, "id", "sequence 2: must be a dict of fields like sequence 0, but is a int. Pass"),
+        (7, "name", "sequence 2: must be a dict of fields like sequence 0, but is a int. Pass"),
         ({"id": "a", "x": [1], "name": "b"}, "name",
          "sequence 2: must have the fields of sequence 0, but has 'name' in addition. Give every"),
     ],

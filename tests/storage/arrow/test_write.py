@@ -224,8 +224,8 @@ def test_a_sequence_unlike_the_first_is_an_error_that_names_it(tmp_path, change,
         ),
         ({"x": [1], "y": 1, "z": 1}, r"but lacks \[\] and has \['z'\] in addition"),
         ({"x": [1], "z": 1}, r"but lacks \['y'\] and has \['z'\] in addition"),
-        ([1, 2], "sequence 1: must be a dict of fields as sequence 0, but is a list. Pass dicts"),
-        (None, "sequence 1: must be a dict of fields as sequence 0, but is a NoneType"),
+        ([1, 2], "sequence 1: must be a dict of fields like sequence 0, but is a list. Pass dicts"),
+        (None, "sequence 1: must be a dict of fields like sequence 0, but is a NoneType"),
     ],
 )
 def test_missing_and_extra_fields_are_an_error(tmp_path, second, text):

@@ -53,7 +53,7 @@ def test_a_shard_that_is_missing_is_an_error(folder, number):
     (folder / name).unlink()
     with pytest.raises(
         MissingShardError,
-        match=rf'shard {number} \("{name}"\): must be in the folder, for \'state.json\' names it '
+        match=rf'shard {number} \("{name}"\): must be in the folder, since \'state.json\' names it '
         r"\(3 files; 2 exist\), but is not. Restore it",
     ) as told:
         open_store(folder)
@@ -241,7 +241,7 @@ def test_a_file_without_the_column_of_the_other_folders_is_refused(tmp_path, nam
 def test_a_folder_gives_no_ids(tmp_path):
     write_table(tmp_path / "id=1" / "0.parquet", 1, 2)
     with pytest.raises(
-        DataError, match=r"must name one sequence, but is of a folder 'id=…', which"
+        DataError, match=r"must name one sequence, but is of a folder 'id=…': all rows"
     ):
         open_store(tmp_path)
 

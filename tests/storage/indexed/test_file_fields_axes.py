@@ -79,7 +79,7 @@ def test_named_axes_come_first_and_time_is_the_first_axis():
 
 def test_fields_that_were_given_one_axis_must_agree():
     text = (
-        r'shard 1 \("b.recs"\), sequence 2, field "b": must have 3 timesteps as another field '
+        r'shard 1 \("b.recs"\), sequence 2, field "b": must have 3 timesteps like another field '
         r"along axis 'time', but has 4. Give it an axis of its own: axis='b'; or, if it has one "
         r"value per sequence, none: axis=None"
     )

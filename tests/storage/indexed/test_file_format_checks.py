@@ -51,7 +51,10 @@ def test_valid_extents_pass():
         ({"ends": [4.0, 12.0]}, r"`begins` and `ends` must be integers"),
         ({"begins": [-2, 4]}, r"must begin at 0 or later, .*, but is '-2..4 of sequence 0"),
         ({"ends": [4, 3]}, r"end where they begin or later, but is '4..3 of sequence 1"),
-        ({"dtype": "bytes", "axis": None, "shape": (2,)}, "texts must have `axis=None`, no shape"),
+        (
+            {"dtype": "bytes", "axis": None, "shape": (2,)},
+            "strings must have `axis=None`, no shape",
+        ),
         ({"shape": (0,)}, "`shape` must have at least one number, and less than 2 GiB"),
         ({"shape": (-1, -1)}, "`shape` must have at least one number, and less than 2 GiB"),
         ({"shape": (1 << 40,)}, "`shape` must have at least one number, and less than 2 GiB"),
@@ -89,7 +92,7 @@ def test_valid_extents_pass():
         ({"shape": (2.0,)}, r"`shape` must be a tuple of integers, but is \(2.0,\)"),
         (
             {"dtype": "str", "axis": None, "values": np.array(["a", "b"])},
-            r"texts must have no `values` \(they are read from the file\), but have some",
+            r"strings must have no `values` \(they are read from the file\), but have some",
         ),
         (
             {"axis": None, "values": [1, 3.7]},

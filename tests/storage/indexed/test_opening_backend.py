@@ -341,7 +341,7 @@ def field_of(**changes):
         ({"lengths": np.array([1, 2])}, "for each timestep of `lengths`"),
         ({"lengths": np.array([1])}, "`lengths` must be integers"),
         ({"shape": (0,)}, "`shape` must have at least one number"),
-        ({"dtype": "str"}, "texts must have `axis=None`"),
+        ({"dtype": "str"}, "strings must have `axis=None`"),
         ({"values": np.zeros(2)}, r"`values` must be \(2, \*shape\), of `axis=None`"),
         ({"decoder": len}, "`decoder` must be a method of the format whose name begins with"),
     ],

@@ -43,7 +43,7 @@ def test_checksums_that_cannot_be_computed_are_a_warning_or_what_was_asked_for_a
     text = "its checksums are 'xxh3', which cannot be computed here"
     remedy = "install lightning-seqd"
     with pytest.warns(
-        SeqDataWarning, match=rf"{root}: .* but is read unverified: {text}.*{remedy}"
+        SeqDataWarning, match=rf"{root}: is read without comparing checksums: {text}.*{remedy}"
     ):
         store = open_arrow(root)
     assert store.verify == "off"
