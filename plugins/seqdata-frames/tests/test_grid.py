@@ -101,7 +101,7 @@ def test_frequencies(freq, unit, step):
 @pytest.mark.parametrize(
     ("freq", "unit", "message"),
     [
-        ("MS", "us", "a step of fixed length.*Months and years are none"),
+        ("MS", "us", "a step of fixed length.*Months and years vary in length"),
         ("0h", "us", "a step of fixed length"),
         (1, "us", "a step of fixed length"),
         ("h", "D", r"a multiple of the unit of column 'time' \(D\)"),
