@@ -391,6 +391,6 @@ def _describe_equal(steps: RowSteps, names: list[Any]) -> str:
     code, key = steps.first_equal or (0, None)
     return (
         f"table: column {steps.order!r} has equal values within a group, first {steps.show(key)} "
-        f"of {names[code]!r} ({steps.equals} rows have the value of the row before). Such rows "
+        f"of {names[code]!r} ({steps.equals} rows have the value of the row before): such rows "
         "stay in the order of the table"
     )
