@@ -63,7 +63,7 @@ def test_without_a_location_the_error_says_what_to_set(tmp_path):
     class Empty(FormatContract):
         pass
 
-    with pytest.raises(ConformanceError, match="Empty: `location` must be where data lies"):
+    with pytest.raises(ConformanceError, match="Empty: `location` must be the location of data"):
         Empty().test_it_describes_itself(tmp_path)
 
 
