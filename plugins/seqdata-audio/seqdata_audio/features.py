@@ -306,10 +306,10 @@ class MFCC(LogMel):
 class STFT(_FrameTransform):
     """Short-time Fourier transform: ``audio`` (T,) becomes ``spectrum`` (frames, n_fft // 2 + 1).
 
-    Equal to ``torch.stft`` within 1e-5, with time as the first dimension: complex64, or float32
-    with
-    ``power``. Integers are scaled to [-1, 1) first. With several channels the shape is (frames,
-    channels, n_fft // 2 + 1). There are 1 + T // hop_length frames, which a plan knows in advance.
+    Equal to torch's function of this name within 1e-5, with time as the first dimension: complex64,
+    or float32 with ``power``. Integers are scaled to [-1, 1) first. With several channels the shape
+    is (frames, channels, n_fft // 2 + 1). There are 1 + T // hop_length frames, which a plan knows
+    in advance.
 
     Args:
         n_fft: Number of samples of the Fourier transform of a frame.

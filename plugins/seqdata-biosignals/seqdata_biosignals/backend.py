@@ -31,7 +31,7 @@ class Biosignals:
 
     Each recording is a sequence, with its path as id. The field ``signal``, (T, channels) along
     ``time``, has the channels of the highest rate. The channels of another rate are a field with
-    the rate in its name (``signal_1hz``) and an axis of its own.
+    the rate in its name (signal_1hz) and an axis of its own.
 
     Args:
         channels: Names of channels, in the order of the field ``signal``; a string: one channel,
