@@ -1,10 +1,9 @@
 """The index of one file of arrays, by sequence or by chunk.
 
 If all fields are contiguous, uncompressed and in the byte order of this machine, the file is
-indexed
-by sequence and read in place. Otherwise it is indexed by chunk: each sequence of the index is one
-stored chunk, and a description of the arrays and sequences is stored in the index ("notes", JSON in
-pieces). Reads: positions of arrays. Makes: an index.
+indexed by sequence and read in place. Otherwise it is indexed by chunk: each sequence of the index
+is one stored chunk, and a description of the arrays and sequences is stored in the index ("notes",
+JSON in pieces). Reads: positions of arrays. Makes: an index.
 """
 
 from __future__ import annotations

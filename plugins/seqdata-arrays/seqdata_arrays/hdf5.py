@@ -36,8 +36,7 @@ class HDF5(ArrayOptions):
 
     Contiguous arrays in the byte order of this machine are memory-mapped and read in place; others
     are read and decoded chunk by chunk. Files are indexed when they are first opened, with
-    checksums
-    of all data that is read.
+    checksums of all data that is read.
 
     Examples:
         >>> open_store("rec.h5", backend=HDF5(fields=["acc"]))  # doctest: +SKIP

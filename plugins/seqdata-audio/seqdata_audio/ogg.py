@@ -52,8 +52,7 @@ def _check_last_page(content: bytes) -> None:
     """Raise if an Ogg file does not end with an undamaged last page (RFC 3533, section 6).
 
     libsndfile ignores other bytes, a page whose checksum is wrong, and a last page that is not
-    marked
-    as such, so that samples would be missing.
+    marked as such, so that samples would be missing.
     """
     tail = content[max(0, len(content) - 2 * _LONGEST_PAGE) :]
     begins = [match.start() for match in _PAGE_BEGIN.finditer(tail)]

@@ -1,10 +1,8 @@
 """A table of transcripts, joined with recordings by the names of their files.
 
 ``read_table`` reads the table as columns. ``match_rows`` matches its rows with the ids of
-recordings;
-``match_parts`` does so if rows are parts of recordings. ``TranscribedStore`` returns the columns
-with
-the fields of the recordings.
+recordings; ``match_parts`` does so if rows are parts of recordings. ``TranscribedStore`` returns
+the columns with the fields of the recordings.
 """
 
 from __future__ import annotations
@@ -135,8 +133,7 @@ def join_transcript(store: Store, table: Any, folder: str = "") -> TranscribedSt
     A row names its recording by its id (the path below the folder), the id without suffix, the file
     name, or the file name without suffix; the form that matches most rows is used for all. With a
     column ``offset`` (and ``duration``; both in seconds), each row is a sequence, which is a part
-    of
-    its recording.
+    of its recording.
 
     Args:
         store: The recordings.

@@ -64,8 +64,7 @@ class Kept:
         """Hold the lock of the cache files within the block; yield folders.
 
         At the end of the block the filled folder gets its final name. Folders of other versions,
-        and
-        those that were left by stopped processes, are removed.
+        and those that were left by stopped processes, are removed.
 
         Yields:
             An empty folder to fill; and the complete folder if another process has made it, in

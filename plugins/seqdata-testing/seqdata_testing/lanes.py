@@ -22,8 +22,7 @@ class FewLanes:
     """Minimal policy with lanes, to test the sharing of lanes.
 
     The longest sequence is assigned first, to the lane with the fewest chunks; each epoch shuffles
-    the
-    lanes. Lanes without more chunks are idle rows.
+    the lanes. Lanes without more chunks are idle rows.
 
     Args:
         lanes: Number of lanes.

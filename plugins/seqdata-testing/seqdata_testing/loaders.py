@@ -64,8 +64,7 @@ def check_worlds(make: Make, sizes: Sequence[int], *, epochs: int = 1) -> None:
     """Check that all worlds deliver the same rows, in an order that one rank continues (I1, I3).
 
     The order may depend on the number of ranks with which an epoch begins; a resume on another
-    number
-    of ranks keeps it.
+    number of ranks keeps it.
 
     Raises:
         ConformanceError: If a world delivers other rows, or one rank continues in another order.

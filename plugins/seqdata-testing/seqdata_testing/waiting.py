@@ -1,8 +1,8 @@
 """Waiting in tests: for events, with bounds that grow with the load of the machine.
 
 A test that waits for a fixed time fails on a busy machine. So a test waits for an event
-(``until``);
-a bound, such as "within 2 s", is in seconds of an idle machine (``patient``, ``within``).
+(``until``); a bound, such as "within 2 s", is in seconds of an idle machine (``patient``,
+``within``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ def slowness() -> float:
     """Return the current slowdown compared with an idle machine, at least 1.
 
     This is the number of runnable processes per processor, on average over the last minute or at
-    this
-    moment, whichever is larger.
+    this moment, whichever is larger.
     """
     averaged = os.getloadavg()[0]
     running = int(_LOADS.read_text().split()[3].split("/")[0]) if _LOADS.exists() else 0

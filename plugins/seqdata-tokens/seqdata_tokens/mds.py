@@ -1,8 +1,8 @@
 """Shards of MosaicML Streaming (``.mds``): one column of tokens, read in place.
 
 A shard holds the number of samples, their offsets, a description of its columns as JSON, and the
-samples: the sizes of the columns of variable size, then the values of all columns.
-``index.json`` lists the shards of a folder.
+samples: the sizes of the columns of variable size, then the values of all columns. ``index.json``
+lists the shards of a folder.
 """
 
 from __future__ import annotations

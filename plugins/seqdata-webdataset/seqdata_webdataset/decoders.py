@@ -1,9 +1,8 @@
 """Decoders of members that cannot be read in place.
 
 JSON, NumPy's archives, FLAC, CSV, numbers written as text, and arrays in another byte order.
-Decoded
-sizes are limited before memory is allocated, and the values must match the schema. To add an
-encoding, add an entry to ``DECODERS``.
+Decoded sizes are limited before memory is allocated, and the values must match the schema. To add
+an encoding, add an entry to ``DECODERS``.
 """
 
 from __future__ import annotations

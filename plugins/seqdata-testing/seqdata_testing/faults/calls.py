@@ -1,8 +1,7 @@
 """Observation of the system calls by which a writer changes a folder.
 
 ``announce_calls`` reports each call before it is made. ``Disk`` records which bytes and names have
-been
-flushed, and so survive a loss of power.
+been flushed, and so survive a loss of power.
 """
 
 from __future__ import annotations

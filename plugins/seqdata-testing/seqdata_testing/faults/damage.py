@@ -16,8 +16,7 @@ def flip_bit(path: Path, bit: int) -> None:
 
     Expected: in values, a ``CorruptSampleError`` that names the sequence, at its first read; in
     metadata, an index or a manifest, a ``DataError`` at opening. With checksums, never a wrong
-    value,
-    and never the end of the process.
+    value, and never the end of the process.
 
     Args:
         path: The file.
@@ -83,8 +82,8 @@ def remove(path: Path) -> None:
 def swap(path: Path, second: Path) -> None:
     """Swap two files.
 
-    Expected, even if their sizes are equal: a ``CorruptShardError`` or a
-    ``FingerprintMismatch`` at opening.
+    Expected, even if their sizes are equal: a ``CorruptShardError`` or a ``FingerprintMismatch`` at
+    opening.
     """
     aside = path.with_name(f"{path.name}.aside")
     path.rename(aside)

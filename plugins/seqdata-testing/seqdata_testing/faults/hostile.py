@@ -1,8 +1,7 @@
 """Malicious servers: endless bodies, decompression bombs, redirects to another server.
 
 They must not make the client use much memory, or send a secret to another server. Neither would
-show
-in the data, so both are measured here.
+show in the data, so both are measured here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Limits of resources: descriptors, disk space, memory, mappings, shared memory.
 
 Set a limit in a child process, or call the function that it returns to remove it. Each docstring
-has
-the expected outcome.
+has the expected outcome.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A web server on this machine whose answers fail like those of networks and object stores.
 
 It serves a folder, with ranges and entity tags, or forwards requests to another server. There is
-one
-function per fault, whose docstring has the expected outcome.
+one function per fault, whose docstring has the expected outcome.
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ def unavailable(times: int | None = None, *, bodies: bool = False) -> Fault:
     """Answer 503 a number of times, or always.
 
     Expected: a retry that succeeds; or a ``RemoteReadError`` with file, bytes and attempts, in
-        time.
+    time.
 
     Args:
         times: Number of times; None: always.

@@ -1,8 +1,7 @@
 """Playing of a dataset with unreadable sequences, with ``on_error`` of ``mask`` or ``replace``.
 
 All planned batches must come, each masked or replaced row must be reported with its location, and
-all
-other rows must be right.
+all other rows must be right.
 """
 
 from __future__ import annotations

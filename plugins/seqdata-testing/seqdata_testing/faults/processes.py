@@ -1,8 +1,7 @@
 """Faults of worker processes: transforms that harm their own process, and signals.
 
 ``FaultTransform`` returns all sequences unchanged, and acts when it sees a certain one. The
-docstring
-of each act has the expected outcome.
+docstring of each act has the expected outcome.
 """
 
 from __future__ import annotations
@@ -78,9 +77,8 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
     Expected for SIGKILL to a worker: a ``WorkerDiedError`` with ``pid``, ``signal`` and the last
     location, within 2 s, after the batches that were finished. For SIGKILL to the training process:
-    no
-    worker is left after 5 s. For SIGTERM to both: the workers continue until the training process
-    decides.
+    no worker is left after 5 s. For SIGTERM to both: the workers continue until the training
+    process decides.
 
     Args:
         pid: The process.
@@ -153,8 +151,7 @@ def hang() -> None:
     """Never return, like a read from a dead server.
 
     Expected: a warning after 10 s, and after ``stall_timeout`` a ``StallError`` with the location
-        and
-    the stack of the worker.
+    and the stack of the worker.
     """
     time.sleep(_LONG)
 
