@@ -303,8 +303,7 @@ class ChunkStore:
         Returns:
             int64 (n, 3): first row and one past the last, both counted from the first band of the
             span, and rows per band; int64 (n+1,): offsets of the bands of each span; int64: the
-            bands
-            of all spans, concatenated.
+            bands of all spans, concatenated.
         """
         numbers = spans[:, 0]
         arrays = table.arrays[numbers]

@@ -67,9 +67,8 @@ class Kept:
         and those that were left by stopped processes, are removed.
 
         Yields:
-            An empty folder to fill; and the complete folder if another process has made it, in
-            which
-            case the empty folder does not exist and must not be filled. None: it must be filled.
+            An empty folder to fill, and None; or, if another process has made the folder, a path that
+            does not exist, and the complete folder.
 
         Raises:
             CacheError: If no folder can be written, or another process holds the lock for a day.
