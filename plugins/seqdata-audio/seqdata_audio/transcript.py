@@ -154,8 +154,8 @@ def join_transcript(store: Store, table: Any, folder: str = "") -> TranscribedSt
     for name in columns:
         if name in store.fields or name in (_TEXT, "id"):
             raise ConfigError(
-                f"{where}: columns must not have the name of a field of the recordings, but "
-                f"{name!r} has. Rename the column, or leave it out"
+                f"{where}: columns must not be named like a field of the recordings, but {name!r} "
+                "is. Rename the column, or leave it out"
             )
     if not isinstance(names, list) or not isinstance(texts, list):
         raise ConfigError(

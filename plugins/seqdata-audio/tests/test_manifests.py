@@ -232,5 +232,5 @@ def test_seconds_are_numbers_and_a_part_may_be_rounded(clips):
         store = open_store(clips, backend=Audio(transcript=rounded))
     assert store.lengths.tolist() == [4000]  # to the end, which is 9 ms before
     beyond = pa.table(rows | {"offset": [0.5], "duration": [0.52]})
-    with pytest.raises(DataError, match=r"but is of 0\.5 to 1\.02 s"):
+    with pytest.raises(DataError, match=r"but describes 0\.5 to 1\.02 s"):
         open_store(clips, backend=Audio(transcript=beyond))

@@ -152,7 +152,7 @@ def test_another_table_is_another_fingerprint(tmp_path):
             r"none does: rows name 'a', 'b', 'c', \.\.",
         ),
         (make_table(["0", "0", "2", "3"]), DataError, "rows 0 and 1 both name '0'. Remove one"),
-        (make_table(rate=[1, 2, 3, 4]), ConfigError, "'rate' is a field of the recordings, too"),
+        (make_table(rate=[1, 2, 3, 4]), ConfigError, "recordings, but 'rate' is. Rename the"),
         (make_table(offset=[0, 0.5, 0, 0]), DataError, "row 1 must describe a part of 'x/1.wav'"),
         (make_table(when=[[1]] * 4), ConfigError, r"'when' is list<.*Leave it out"),
         (pa.table({"text": TEXTS}), ConfigError, "column 'file', 'path' or 'audio_filepath', but"),

@@ -67,8 +67,8 @@ class Kept:
         and those that were left by stopped processes, are removed.
 
         Yields:
-            An empty folder to fill, and None; or, if another process has made the folder, a path that
-            does not exist, and the complete folder.
+            An empty folder to fill, and None; or, if another process has made the folder, a path
+            that does not exist, and the complete folder.
 
         Raises:
             CacheError: If no folder can be written, or another process holds the lock for a day.

@@ -168,7 +168,7 @@ def test_a_member_that_does_not_fit_is_named(tar):
     path = tar([("a.npy", b"1" * 2000)])
     path.write_bytes(path.read_bytes()[:1024])
     with pytest.raises(
-        CorruptShardError, match="must be followed by a member of 2000 bytes, but 512 are left"
+        CorruptShardError, match="must be followed by a member of 2000 bytes, but only 512 bytes"
     ):
         walked(path)
 
