@@ -122,7 +122,7 @@ def test_a_collator_that_leaves_a_field_out_is_found():
     class Contract(CollatorContract):
         collator = staticmethod(collate)
 
-    with pytest.raises(ConformanceError, match=r"batch 0 must have \['label'\]"):
+    with pytest.raises(ConformanceError, match=r"batch 0 must have the fields \['label'\]"):
         Contract().test_a_batch_holds_every_field()
 
 
