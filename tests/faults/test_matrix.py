@@ -188,8 +188,8 @@ def test_the_command_ends_with_1_where_a_fault_did_not_happen(capsys, monkeypatc
 def test_a_fault_that_there_is_not_is_refused(capsys):
     assert main(["D1", "D77"]) == 2
     told = capsys.readouterr().err
-    assert "faults: no fault 'D77', but must be one of D1, D2, D3" in told
-    assert told.rstrip().endswith("X2; choose among these")
+    assert "faults: a fault must be one of D1, D2, D3" in told
+    assert told.rstrip().endswith("X2, but is 'D77'. Choose one of these")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_fault_that_there_is_not_is_refused(capsys):
         ("no name", "no target 'no name' (invalid format"),
         (
             "seqdata_testing.faults.fault_case:FAULTS",
-            "is a dict, but must be a FaultTarget; name another",
+            "must be a FaultTarget, but is a dict. Name another",
         ),
     ],
 )

@@ -25,7 +25,7 @@ FAULTS = {
         "sequences are the same together and alone",
         r"field 'x' of sequence 5 has shape \(1999, 2\) if it is read with others, but \(2000, 2\)",
     ),
-    "RepeatedIds": ("ids are different texts", r"sequences 0 and 6 have one id, 'r0'"),
+    "RepeatedIds": ("ids are different texts", r"sequences 0 and 6 have the same id, 'r0'"),
     "SpansOffByOne": ("spans are parts of whole sequences", r"field 'x': piece \d+ differs"),
     "NotPicklable": (
         "it reopens after pickling", r"cannot be pickled \(TypeError: .*Return its class",
@@ -41,7 +41,7 @@ FAULTS = {
     "WritableView": ("values stay as they were read", r"two reads of field 'x' .* writable memory"),
     "ReusedBuffer": ("values stay as they were read", r"changed when others were read after it"),
     "IdWithoutUtf8": (
-        "ids are different texts", r"id of sequence 0 must be text that UTF-8 can encode, but is",
+        "ids are different texts", r"id of sequence 0 must be a string that UTF-8 can encode, but",
     ),
 }  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_a_sound_backend_passes(tmp_path):
         "the backend has no index",
         "the backend has no audit",
         "the backend has no audit",
-        "what must be there is not said (`sequences`)",
+        "the expected content (`sequences`) is not given",
     ]
 
 

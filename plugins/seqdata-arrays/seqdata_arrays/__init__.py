@@ -1,4 +1,4 @@
-"""Arrays in HDF5, NetCDF and Zarr as sequences."""
+"""Sequences in arrays of HDF5, NetCDF and Zarr."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The index of one file of arrays: by sequence, to be read in place, or by chunk.
+"""The index of one file of arrays, by sequence or by chunk.
 
-A file whose fields all lie in one piece, uncompressed and in the byte order of this machine, is
-indexed by sequence and read in place. Any other is indexed by chunk: each sequence of the index is
-one stored chunk, and what the file holds is kept in the index as JSON, in pieces. Reads: where
-arrays lie. Makes: an index.
+If all fields are contiguous, uncompressed and in the byte order of this machine, the file is
+indexed by sequence and read in place. Otherwise it is indexed by chunk: each sequence of the index
+is one stored chunk, and a description of the arrays and sequences is stored in the index ("notes",
+JSON in pieces). Reads: positions of arrays. Makes: an index.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from seqdata_arrays.layout import (
 
 CHUNK, ROW, MASK, NOTES = "__chunk__", "__row__", "__mask__", "__notes__"
 TEXT = "__text__"
-"""Beginning of the names of texts per sequence, in an index by sequence."""
+"""Prefix of the names of strings per sequence, in an index by sequence."""
 NOTE_BYTES = 256
 NO_MASK, MISSING, INLINE = 0, -1, -2
-"""In place of a filter mask: no filter is skipped; never written; in the notes."""
+"""Filter masks: no filter is skipped; the chunk was never written; its bytes are in the notes."""
 _PIECE_BYTES = 1 << 20  # of an array without chunks, in a file that is read by chunks
 _MOST_CHUNKS = 50_000_000
 
@@ -55,8 +55,9 @@ class StoredArray:
     Attributes:
         facts: Path, dtype, shape, chunks and filters of the array, for JSON.
         begins: int64 (chunks,), the first byte of each chunk.
-        sizes: int64 (chunks,), bytes.
-        masks: int64 (chunks,), bits of the filters that a chunk skips; ``MISSING``: not written.
+        sizes: int64 (chunks,), the size of each chunk in bytes.
+        masks: int64 (chunks,), a set bit for each filter that a chunk skips; ``MISSING``: never
+            written.
     """
 
     facts: dict[str, Any]
@@ -74,15 +75,15 @@ def split_rows(
     step: int | None = None,
     fill: bytes | None = None,
 ) -> StoredArray:
-    """Return an array without chunks in pieces of a mebibyte.
+    """Divide an array without chunks into pieces of about a mebibyte, which become its chunks.
 
     Args:
         path: Its path in the file.
         dtype: Dtype as stored.
         shape: Its shape.
         begin: Its first byte; None: it was never written.
-        step: Bytes from a row to the next; None: they lie one after another.
-        fill: One element as stored, if it was never written.
+        step: Bytes from the beginning of a row to the next; None: rows are contiguous.
+        fill: One element as stored, the value of an array that was never written.
 
     Raises:
         DecodeError: If there are too many pieces.
@@ -111,7 +112,7 @@ def check_chunks(path: str, count: int) -> None:
     """Raise if an array has too many chunks for an index.
 
     Raises:
-        DecodeError: If it has.
+        DecodeError: If it has too many chunks.
     """
     if count > _MOST_CHUNKS:
         raise DecodeError.at(
@@ -135,12 +136,13 @@ def index_arrays(
         name: Its name.
         tree: Its arrays.
         options: Options of reading.
-        find_begin: Returns the first byte of an array by its path, if it lies in one piece.
-        describe: Returns where the chunks of an array lie.
-        is_chunked: Whether it is indexed by chunk where it could be read in place, too.
+        find_begin: ``find_begin(path)`` returns the first byte of a contiguous array, None for
+            others.
+        describe: ``describe(path)`` returns the positions of the chunks of an array.
+        is_chunked: Whether to index by chunk even if the file can be read in place.
 
     Raises:
-        DecodeError: If it does not hold what the options say.
+        DecodeError: If the arrays do not match the options.
     """
     layout = find_layout(tree, options)
     arrays = {node.path: node for laid in layout.fields.values() for node in laid.arrays}
@@ -153,7 +155,8 @@ def index_arrays(
 def _find_native(node: ArrayNode, find_begin: Callable[[str], int | None]) -> int | None:
     """Return the first byte of an array that is read in place; None for any other.
 
-    Numbers of another byte order are not: a sequence of them would be converted as a whole.
+    Numbers of another byte order are not read in place, because each read would convert a whole
+    sequence.
     """
     return find_begin(node.path) if node.dtype is not None and node.dtype.isnative else None
 
@@ -182,8 +185,8 @@ def _index_sequences(layout: Layout, begins: Mapping[str, int | None]) -> FileIn
             raw = text.encode()
             if len(raw) > TEXT_BYTES:
                 raise DecodeError.at(
-                    f"text {name!r} must have at most {TEXT_BYTES} bytes, but has {len(raw)}. "
-                    "Leave it out"
+                    f"string {name!r} must have at most {TEXT_BYTES} bytes, but has {len(raw)}. "
+                    "Leave it out with `fields` or `attributes`"
                 )
             row[: len(raw)] = np.frombuffer(raw, np.uint8)
         fields[TEXT + name] = Extents(nowhere, nowhere, "|u1", (TEXT_BYTES,), None, values=packed)
@@ -238,7 +241,7 @@ def _make_spans(laid: LaidField, numbers: Mapping[str, int]) -> NDArray[np.int64
 
 @dataclass(frozen=True)
 class _Inline:
-    """The bytes of an array that the index holds: a ``Codec``."""
+    """Bytes of a small array that are stored in the index. Implements ``Codec``."""
 
     content: bytes
 
@@ -249,10 +252,10 @@ class _Inline:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows at equal distances, with bytes of other arrays between them: a ``Codec``.
+    """Rows at equal distances, with bytes of other arrays between them. Implements ``Codec``.
 
     Attributes:
-        step: Bytes from a row to the next.
+        step: Bytes from the beginning of a row to the next.
         width: Bytes of a row.
     """
 

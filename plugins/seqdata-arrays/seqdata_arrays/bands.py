@@ -1,8 +1,8 @@
-"""Decoded bands of chunked arrays, in a cache of bounded size, one of each process.
+"""Decoded bands of chunked arrays, in a cache of bounded size for each process.
 
-Chunks are decoded by threads, and those that lanes will read next while the model computes; a
-worker of a loader decodes in its own thread, since there are other workers. Reads: stored chunks.
-Makes: arrays.
+A band is the chunks of an array with the same timesteps. Threads decode chunks, also in advance the
+ones that lanes will read next, while the model computes; a worker of a loader decodes in its own
+thread, because there are other workers. Reads: stored chunks. Makes: arrays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Band = NDArray[Any]
 Decode = Callable[[], Band]
 Prepare = Callable[[list[int]], list[Decode]]
-"""``prepare(bands)`` reads the chunks of bands, and returns a decoder of each."""
+"""``prepare(bands)`` reads the chunks of bands, and returns a decoder for each band."""
 _MOST_AHEAD = 64  # bands that are decoded ahead at once
 _THREADS = 8
 
@@ -30,13 +30,14 @@ def _run(job: Decode) -> Band:
 
 
 class BandCache:
-    """Bands by index; the least recently used ones are dropped.
+    """Cache of decoded bands by index, from which the least recently used are dropped first.
 
-    It is of one process: a forked child makes its own, with no lock or thread of its parent.
+    It belongs to one process: a forked child must make its own, without locks or threads of its
+    parent.
 
     Args:
-        prepare: Reads chunks.
-        max_bytes: Maximum size of the bands that are kept.
+        prepare: Reads the chunks of bands, and returns a decoder for each band.
+        max_bytes: Maximum size of the cached bands in bytes.
     """
 
     def __init__(self, prepare: Prepare, max_bytes: int) -> None:
@@ -58,7 +59,7 @@ class BandCache:
         return self._pool is not None
 
     def get(self, numbers: Iterable[int]) -> dict[int, Band]:
-        """Return bands by index; those that are not kept are read and decoded.
+        """Return index -> band; bands that are not cached are read and decoded.
 
         Raises:
             DataError: If a chunk is damaged.
@@ -83,8 +84,8 @@ class BandCache:
         found.update(made)
         return found
 
-    def expect(self, numbers: Iterable[int]) -> None:
-        """Begin to decode bands that are read next, if there are threads and room for it."""
+    def prefetch(self, numbers: Iterable[int]) -> None:
+        """Start to decode bands that are read next, if there are threads and room in the cache."""
         if self._pool is None:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""The store over chunked arrays: spans are cut from decoded bands.
+"""The store of sequences in chunked arrays; spans are cut from decoded bands.
 
 Reads: chunks of a source, by number. Makes: columns.
 """
@@ -38,12 +38,12 @@ class ChunkSource(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Whether all of them are on this machine."""
+        """Whether all files are on this machine."""
         ...
 
     @property
     def folder(self) -> Path | None:
-        """A folder of this machine next to whose files others may be kept."""
+        """The local folder of the files, in which others may be stored; None: there is none."""
         ...
 
     @property
@@ -80,13 +80,13 @@ class ChunkSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FieldTable:
-    """A field over all files.
+    """A field along an axis, over all files.
 
     Attributes:
         field: Dtype, shape and axis.
-        arrays: int64 (n,), sequence -> its array.
+        arrays: int64 (n,), sequence -> index of its array.
         firsts: int64 (n,), its first timestep in the array.
-        seen: int64 (n,), where the latest span of the sequence ended; -1 before.
+        seen: int64 (n,), sequence -> end of the last span that was read; -1: none was read.
     """
 
     field: Field
@@ -96,19 +96,19 @@ class _FieldTable:
 
 
 class ChunkStore:
-    """Sequences in chunked arrays: a ``Store``.
+    """Store of sequences in chunked arrays. Implements ``Store``.
 
     Args:
         location: Location, for messages.
-        source: Reads chunks.
+        source: Reader of stored chunks.
         files: The sequences of each file, in order.
-        first_chunks: The number of the first chunk of each file.
+        first_chunks: The index of the first chunk of each file.
         cache_bytes: Maximum size of the decoded chunks that a process keeps.
         keys: ``unique``, or ``by_shard``: ids are ``file/id``.
         reopen: Callable that builds the value of ``__reduce__``.
 
     Raises:
-        DecodeError: If files differ in their fields, or an id is there twice.
+        DecodeError: If files differ in their fields, or two sequences have the same id.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class ChunkStore:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each sequence along the default axis, int64 (sequences,)."""
+        """Number of timesteps of each sequence along the default axis, int64 (sequences,)."""
         default = "time" if "time" in self._lengths_of else next(iter(self._lengths_of))
         return self._lengths_of[default]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[np.int64]]:
-        """Axis -> timesteps of each sequence, int64 (sequences,)."""
+        """Axis -> number of timesteps of each sequence, int64 (sequences,)."""
         return self._lengths_of
 
     @property
@@ -185,12 +185,12 @@ class ChunkStore:
 
     @property
     def is_local(self) -> bool:
-        """Whether all data is on this machine: nothing is fetched ahead."""
+        """Whether all data is on this machine, so that nothing is fetched ahead."""
         return self._source.is_local
 
     @property
     def folder(self) -> Path | None:
-        """A folder of this machine next to whose files others may be kept; None: there is none."""
+        """The local folder of the files, in which others may be stored; None: there is none."""
         return self._source.folder
 
     @property
@@ -200,7 +200,7 @@ class ChunkStore:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of schema and content (32 hex digits), made without reading data."""
+        """Digest of schema and content (32 hex digits), computed without reading data."""
         if self._fingerprint is None:
             digest = hashlib.sha256(self._source.fingerprint.encode())
             digest.update(repr((sorted(self.fields.items()), self._ids)).encode())
@@ -225,11 +225,11 @@ class ChunkStore:
         return [self._ids[number] for number in checked.tolist()]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same numbers: this store is not a view."""
+        """Return the same indices, because this store is not a view."""
         return numbers
 
     def locate(self, number: int) -> DataLocation:
-        """Return the location of a sequence, for an error; the dataset's if it is unknown."""
+        """Return the location of a sequence, for an error; of the dataset if it is invalid."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.location)
         shard = int(np.searchsorted(self._starts, number, side="right")) - 1
@@ -289,7 +289,7 @@ class ChunkStore:
     def _spans_along(
         self, spans: NDArray[np.int64], table: _FieldTable, axis: str
     ) -> NDArray[np.int64]:
-        """Return the spans of a field: those asked for, or whole sequences of another axis."""
+        """Return the spans of a field: as requested, or whole sequences if its axis is another."""
         if table.field.axis == axis:
             return spans
         numbers = spans[:, 0]
@@ -299,11 +299,12 @@ class ChunkStore:
     def _find_bands(
         self, table: _FieldTable, spans: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return what spans need.
+        """Return the bands that contain spans of a field.
 
         Returns:
-            int64 (n, 4), first and last row in the array, its rows per band, its first band; int64
-            (n+1,), offsets; and the bands of all spans, one after another.
+            int64 (n, 3): first row and one past the last, both counted from the first band of the
+            span, and rows per band; int64 (n+1,): offsets of the bands of each span; int64: the
+            bands of all spans, concatenated.
         """
         numbers = spans[:, 0]
         arrays = table.arrays[numbers]
@@ -319,7 +320,7 @@ class ChunkStore:
     def _cut(
         self, table: _FieldTable, place: Sequence[NDArray[np.int64]], decoded: Mapping[int, Band]
     ) -> ArrayColumn:
-        """Return the column of spans, views of a band where they lie in one."""
+        """Return the column of spans; a span within one band is a view of it."""
         inside, offsets, bands = place
         field = table.field
         empty = np.empty((0, *field.shape), dtype=field.dtype)
@@ -340,7 +341,7 @@ class ChunkStore:
         return ArrayColumn(np.dtype(field.dtype), field.shape, pieces)
 
     def _read_ahead(self, spans: NDArray[np.int64], names: Iterable[str], axis: str) -> None:
-        """Begin to decode the next chunks, if these spans continue the ones before them."""
+        """Start to decode the chunks of the next spans, if these spans continue the last ones."""
         if not self._get_cache().has_threads:
             return
         ahead: list[NDArray[np.int64]] = []
@@ -357,7 +358,7 @@ class ChunkStore:
             following = np.stack([numbers, stops, np.minimum(lengths, 2 * stops - starts)], axis=1)
             ahead.append(self._find_bands(table, following[goes_on])[2])
         if ahead:
-            self._get_cache().expect(np.unique(np.concatenate(ahead)).tolist())
+            self._get_cache().prefetch(np.unique(np.concatenate(ahead)).tolist())
 
     def _get_cache(self) -> BandCache:
         """Return the cache of this process."""
@@ -374,7 +375,7 @@ class ChunkStore:
         return np.arange(first, first + count)
 
     def _prepare(self, bands: list[int]) -> list[Decode]:
-        """Read the chunks of bands; return a decoder of each."""
+        """Read the chunks of bands; return a decoder for each band."""
         chunks = [self._chunks_of(band) for band in bands]
         numbers = np.concatenate(chunks)
         try:
@@ -409,7 +410,7 @@ class ChunkStore:
         return decode
 
     def _locate_band(self, band: int) -> DataLocation:
-        """Return the location of the first sequence that lies in a band."""
+        """Return the location of the first sequence with timesteps in a band."""
         name, sequences = self._find_sequences(band)
         if name is None:
             return DataLocation(dataset=self.location)
@@ -481,7 +482,7 @@ class ChunkStore:
             )
 
     def _make_tables(self) -> tuple[dict[str, _FieldTable], dict[str, NDArray[np.int64]]]:
-        """Return the fields along an axis over all files, and the lengths of each axis."""
+        """Return the tables of fields along an axis, and axis -> lengths, int64 (sequences,)."""
         first_arrays = [0, *itertools.accumulate(len(file.arrays) for file in self._files)]
         tables: dict[str, _FieldTable] = {}
         lengths_of: dict[str, NDArray[np.int64]] = {}
@@ -496,7 +497,11 @@ class ChunkStore:
         return tables, lengths_of
 
     def _check_alike(self) -> Mapping[str, Field]:
-        """Return the fields; raise if a file has others than the first."""
+        """Return the fields of all files.
+
+        Raises:
+            DecodeError: If a file has other fields than the first.
+        """
         first = self._files[0]
         due = _describe_all(first)
         for shard, file in enumerate(self._files):
@@ -513,7 +518,11 @@ class ChunkStore:
         return due
 
     def _make_ids(self, keys: str) -> list[str]:
-        """Return the ids of all sequences."""
+        """Return the ids of all sequences.
+
+        Raises:
+            DecodeError: If two sequences have the same id.
+        """
         ids: list[str] = []
         for file in self._files:
             own = [file.name] if file.ids is None else list(file.ids)
@@ -530,7 +539,7 @@ class ChunkStore:
                 ]
                 raise DataLocation(dataset=self.location, sequence=number, key=each).make_error(
                     DecodeError,
-                    f"must have an id of its own, but sequence {first[each]} has the same, in "
+                    f"must have a unique id, but sequence {first[each]} has the same id, in "
                     f"{files[0]!r} and {files[1]!r}. Open them as a list, or pass "
                     "`backend=functools.partial(HDF5(), keys='by_shard')`",
                 )

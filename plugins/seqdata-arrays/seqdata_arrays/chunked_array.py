@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Codec = Callable[[Bytes, int, int], Any]
-"""``codec(stored, mask, size) -> decoded bytes``: ``mask`` has the filters that a chunk skips."""
+"""``codec(stored, mask, size)`` returns the decoded bytes of a chunk, which should be ``size``.
+
+A set bit of ``mask`` marks a filter that the chunk skips.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,10 @@ class ChunkedArray:
         path: Its path in the file.
         dtype: Dtype as stored.
         shape: Its shape.
-        chunks: Shape of a chunk; those at the ends may be stored whole.
-        fill: One element as stored, for chunks that were never written.
-        decode: Returns the decoded bytes of a chunk; raises ValueError if they are damaged.
-        order: Order of the numbers inside of a chunk: ``C`` or ``F``.
+        chunks: Shape of a chunk; the last ones may extend past the array (``is_padded``).
+        fill: One element as stored, the value of chunks that were never written.
+        decode: Returns the decoded bytes of a chunk; raises a ValueError if they are damaged.
+        order: Order of the numbers within a chunk: ``C`` or ``F``.
         is_padded: Whether the last chunks are stored whole, with numbers beyond the shape.
     """
 
@@ -71,9 +74,9 @@ class ChunkedArray:
         """Return a band, (timesteps, *shape[1:]), in native byte order, read-only.
 
         Args:
-            band: Its number.
+            band: Index of the band.
             stored: The bytes of its chunks in C order; None: never written.
-            masks: The filters that each chunk skips, by bits.
+            masks: A mask per chunk; a set bit marks a filter that the chunk skips.
 
         Raises:
             ValueError: If a chunk is damaged.
@@ -106,7 +109,11 @@ class ChunkedArray:
     def _decode_chunk(
         self, stored: Bytes | None, mask: int, inside: tuple[int, ...]
     ) -> NDArray[Any]:
-        """Return one chunk as stored, at least its part inside of the shape."""
+        """Return the numbers of one chunk in the stored dtype, with its padding if it is padded.
+
+        Raises:
+            ValueError: If its decoded size is wrong.
+        """
         shape = self.chunks if self.is_padded else inside
         if stored is None:
             value = np.frombuffer(self.fill, self.dtype)[0]
@@ -121,29 +128,29 @@ class ChunkedArray:
 
 
 def pack_array(values: NDArray[Any]) -> list[Any]:
-    """Return an array as JSON."""
+    """Return an array as plain data for JSON: dtype, shape and base64 of its bytes."""
     raw = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
     return [values.dtype.str, list(values.shape), raw]
 
 
 def unpack_array(packed: Any) -> NDArray[Any]:
-    """Return the array of JSON."""
+    """Return the array that ``pack_array`` packed."""
     dtype, shape, raw = packed
     return np.frombuffer(base64.b64decode(raw), np.dtype(dtype)).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSequences:
-    """The sequences of one file, whose values lie in chunked arrays.
+    """The sequences of one file, whose values are in chunked arrays.
 
     Attributes:
         name: Name of the file.
-        arrays: The arrays that fields lie in.
+        arrays: The arrays of the fields.
         ids: Ids of the sequences; None: the name of the file.
         axes: Field -> its axis.
         spans: Field -> int64 (n, 3): array, first timestep, one past the last.
         values: Field of numbers per sequence -> (n, *shape).
-        texts: Field of texts -> n texts.
+        texts: Field of strings per sequence -> n strings.
     """
 
     name: str

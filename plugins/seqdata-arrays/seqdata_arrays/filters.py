@@ -1,7 +1,8 @@
-"""The filters of HDF5, undone without HDF5 where they are gzip and shuffle, in any thread.
+"""Decoding of the filters of HDF5.
 
-Others are undone by HDF5 itself: on a file in memory that holds the one chunk, so that no handle of
-HDF5 outlives a call or crosses a fork. Reads: stored bytes of a chunk. Makes: its numbers.
+gzip and shuffle are decoded without HDF5, in any thread. Other filters are decoded by HDF5, from a
+file in memory that holds the one chunk, so that no handle of HDF5 outlives a call or a fork. Reads:
+stored bytes of a chunk. Makes: its numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FAST = {GZIP, SHUFFLE}
 
 
 def _find_zlib() -> Any:
-    """Return the fastest module that inflates."""
+    """Return ``isal.isal_zlib``, which is faster, or else ``zlib``."""
     try:
         return importlib.import_module("isal.isal_zlib")
     except ImportError:  # not for this processor
@@ -34,10 +35,10 @@ fast_zlib = _find_zlib()
 
 @dataclass(frozen=True)
 class FilterPipeline:
-    """The filters of an array: a ``Codec``.
+    """The filters of an array. Implements ``Codec``.
 
     Attributes:
-        filters: (code, flags, parameters) of each, in the order of writing.
+        filters: (code, flags, parameters) of each, in the order in which they encode.
         dtype: Dtype as stored.
         chunks: Shape of a chunk.
     """
@@ -50,7 +51,7 @@ class FilterPipeline:
         """Return the decoded bytes of a chunk.
 
         Raises:
-            ValueError: If they are damaged, or a filter is not installed.
+            ValueError: If the bytes are damaged, or a filter is not installed.
         """
         active = [each for at, each in enumerate(self.filters) if not mask >> at & 1]
         if any(code not in _FAST for code, _, _ in active):
@@ -65,10 +66,10 @@ class FilterPipeline:
 
 
 def inflate(stored: Any, size: int) -> bytes:
-    """Return the bytes that zlib or gzip compressed, at most one more than ``size``.
+    """Decompress zlib or gzip data of at most ``size`` decompressed bytes.
 
     Raises:
-        ValueError: If they are damaged or cut off.
+        ValueError: If the data is damaged or cut off, or decompresses to more bytes.
     """
     stream = fast_zlib.decompressobj(47 if bytes(stored[:2]) == b"\x1f\x8b" else 15)
     try:
@@ -78,15 +79,15 @@ def inflate(stored: Any, size: int) -> bytes:
     except (zlib.error, fast_zlib.error) as error:
         raise ValueError(f"its compressed bytes are damaged: {error}") from error
     if not stream.eof:
-        problem = "are cut off" if len(content) <= size else f"become more than {size}"
+        problem = "are cut off" if len(content) <= size else f"decompress to more than {size}"
         raise ValueError(f"its compressed bytes {problem}")
     return content
 
 
 def unshuffle(content: Any, itemsize: int) -> Any:
-    """Return bytes of elements, from the first bytes of all, then their second bytes, and so on.
+    """Undo byte shuffling: the first bytes of all elements, then their second bytes, and so on.
 
-    A part of an element at the end is not shuffled.
+    An incomplete element at the end is not shuffled.
     """
     raw = np.frombuffer(content, np.uint8)
     count = len(raw) // itemsize
@@ -101,10 +102,10 @@ def unshuffle(content: Any, itemsize: int) -> Any:
 
 
 def decode_by_hdf5(pipeline: FilterPipeline, stored: Any, mask: int) -> NDArray[Any]:
-    """Return the numbers of a chunk, decoded by HDF5 with whatever filters it has.
+    """Return the bytes of a chunk, uint8, decoded by HDF5 with all its filters.
 
     Raises:
-        ValueError: If they are damaged, or a filter is not installed.
+        ValueError: If the bytes are damaged, or a filter is not installed.
     """
     import h5py
 
@@ -115,7 +116,7 @@ def decode_by_hdf5(pipeline: FilterPipeline, stored: Any, mask: int) -> NDArray[
     missing = [code for code in codes if not h5py.h5z.filter_avail(code)]
     if missing:
         raise ValueError(
-            f"its filter {missing[0]} of HDF5 is not installed; `pip install hdf5plugin` has most"
+            f"its HDF5 filter {missing[0]} is not installed; `pip install hdf5plugin` has most"
         )
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk(pipeline.chunks)
@@ -130,12 +131,12 @@ def decode_by_hdf5(pipeline: FilterPipeline, stored: Any, mask: int) -> NDArray[
             dataset.id.write_direct_chunk((0,) * len(pipeline.chunks), bytes(stored), mask)
             found: NDArray[Any] = np.ascontiguousarray(dataset[()])
     except (OSError, RuntimeError) as error:
-        raise ValueError(f"its filters cannot be undone by HDF5: {error}") from error
+        raise ValueError(f"HDF5 cannot decode it: {error}") from error
     return found.reshape(-1).view(np.uint8)
 
 
 def _set_filter(properties: Any, code: int, flags: int, parameters: Sequence[int]) -> None:
-    """Add a filter; HDF5 itself sets the parameters of its own."""
+    """Add a filter; HDF5 sets the parameters of its built-in filters."""
     import h5py
 
     if code == h5py.h5z.FILTER_SHUFFLE:

@@ -1,4 +1,4 @@
-"""The backend of HDF5 and NetCDF files: in place where they allow it, else chunk by chunk.
+"""The backend for HDF5 and NetCDF files, read in place where possible, else chunk by chunk.
 
 Reads: indexes of files, and chunks. Makes: a store.
 """
@@ -32,11 +32,11 @@ from seqdata_arrays.layout import ArrayOptions
 
 @dataclass(frozen=True, kw_only=True)
 class HDF5(ArrayOptions):
-    """HDF5 and NetCDF files: a backend.
+    """Backend for HDF5 and NetCDF files.
 
-    Arrays that lie in one piece in the byte order of this machine are mapped and read in place;
-    others are read and decoded chunk by chunk. Files are indexed when they are first opened, with
-    checksums of all that is read.
+    Contiguous arrays in the byte order of this machine are memory-mapped and read in place; others
+    are read and decoded chunk by chunk. Files are indexed when they are first opened, with
+    checksums of all data that is read.
 
     Examples:
         >>> open_store("rec.h5", backend=HDF5(fields=["acc"]))  # doctest: +SKIP
@@ -46,7 +46,7 @@ class HDF5(ArrayOptions):
 
     @property
     def _format(self) -> HDF5Format:
-        """The format of the files; what is cached does not belong to an index."""
+        """Format of the files, without ``cache_bytes``, on which indexes do not depend."""
         return HDF5Format(replace(self, cache_bytes=0))
 
     def __call__(
@@ -62,8 +62,8 @@ class HDF5(ArrayOptions):
         """Open files; see ``FormatBackend``.
 
         Raises:
-            ConfigError: If the location means nothing, or an argument is invalid.
-            DataError: If a file is damaged, or does not hold what the options say.
+            ConfigError: If there are no files at the location, or an argument is invalid.
+            DataError: If a file is damaged, or does not match the options.
         """
         opened: dict[str, Any] = {
             "verify": verify, "index": index, "remote": remote, "keys": keys, "progress": progress,
@@ -114,10 +114,10 @@ class HDF5(ArrayOptions):
     def _open_by_chunks(
         self, location: Location, options: Mapping[str, Any], error: DecodeError
     ) -> ShardStore:
-        """Open files of which some are in chunks and others are not.
+        """Open files with all of them indexed by chunk, after an error because only some were.
 
         Raises:
-            DecodeError: The error given, if that is not why they could not be opened.
+            DecodeError: The given error, if it has another cause.
         """
         if CHUNK not in str(error):
             raise error
@@ -125,10 +125,12 @@ class HDF5(ArrayOptions):
 
 
 def wrap_store(store: ShardStore, cache_bytes: int, keys: str) -> Store:
-    """Return the store of sequences over a store of files, as it is where that has them.
+    """Return the store of sequences in indexed files.
+
+    Files that are indexed by sequence and have no strings are returned unchanged.
 
     Args:
-        store: The files, by sequence or by chunk.
+        store: The files, indexed by sequence or by chunk.
         cache_bytes: Maximum size of the decoded chunks that a process keeps.
         keys: ``unique`` or ``by_shard``.
     """
@@ -167,11 +169,12 @@ def _fill(column: Any, count: int, shape: tuple[int, ...]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StoredChunks:
-    """The chunks of indexed files: a ``ChunkSource``.
+    """The chunks of indexed files. Implements ``ChunkSource``.
 
     Attributes:
         store: The store whose sequences are chunks.
-        filter_masks: int64 (chunks,), the filters that each skips; negative: see ``array_index``.
+        filter_masks: int64 (chunks,), a set bit for each filter that a chunk skips; negative: see
+            ``array_index``.
     """
 
     store: ShardStore
@@ -187,7 +190,7 @@ class _StoredChunks:
 
     @property
     def folder(self) -> Path | None:
-        """A folder next to whose files others may be kept."""
+        """The local folder of the files; None: there is none."""
         return self.store.folder
 
     @property
@@ -213,7 +216,7 @@ class _StoredChunks:
 
 
 class StoreWithTexts:
-    """A store of files that are read in place, with the texts that their indexes keep as bytes.
+    """Store of files that are read in place, with the strings that their indexes store as bytes.
 
     Args:
         store: The files.
@@ -249,12 +252,12 @@ class StoreWithTexts:
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence along the default axis."""
+        """Number of timesteps of each sequence along the default axis, int64 (sequences,)."""
         return self._store.lengths
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
-        """Axis -> timesteps of each sequence."""
+        """Axis -> number of timesteps of each sequence, int64 (sequences,)."""
         return self._store.lengths_of
 
     @property
@@ -264,7 +267,7 @@ class StoreWithTexts:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of schema and content: texts are kept in the index of the same bytes."""
+        """Digest of schema and content; the strings are part of the indexed content."""
         return self._store.fingerprint
 
     @property
@@ -274,7 +277,7 @@ class StoreWithTexts:
 
     @property
     def folder(self) -> Path | None:
-        """A folder next to whose files others may be kept."""
+        """The local folder of the files; None: there is none."""
         return self._store.folder
 
     def keys(self, numbers: Any) -> list[str]:
@@ -282,7 +285,7 @@ class StoreWithTexts:
         return self._store.keys(numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same numbers: this store is not a view."""
+        """Return the same indices, because this store is not a view."""
         return numbers
 
     def locate(self, number: int) -> DataLocation:
@@ -290,11 +293,11 @@ class StoreWithTexts:
         return self._store.locate(number)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Begin to fetch what sequences need."""
+        """Begin to fetch the files of sequences; see ``SupportsPrefetch``."""
         return self._store.prefetch(numbers)
 
     def estimate_fetches(self, batches: int, rows: float) -> float:
-        """Return how often files are fetched."""
+        """Return how often files are fetched; see ``protocols.SupportsShardCache``."""
         return self._store.estimate_fetches(batches, rows)
 
     def read(

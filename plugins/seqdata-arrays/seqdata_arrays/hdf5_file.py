@@ -1,4 +1,4 @@
-"""One HDF5 file while it is indexed: its tree, and where its arrays lie.
+"""Indexing of one HDF5 file: its tree, and the positions of its arrays.
 
 Reads: structure of files, classic NetCDF among them. Makes: an index.
 """
@@ -34,7 +34,7 @@ _INLINE_BYTES = 1 << 16  # HDF5 keeps no larger arrays in its own headers
 
 
 class _FileView(io.RawIOBase):
-    """The bytes of a file as the file object that h5py reads from."""
+    """File object over a ``RandomAccessFile``, from which h5py reads."""
 
     def __init__(self, file: RandomAccessFile) -> None:
         self._file = file
@@ -62,11 +62,11 @@ class _FileView(io.RawIOBase):
 
 @dataclass(frozen=True)
 class HDF5Format:
-    """HDF5 and NetCDF files: a ``FileFormat``.
+    """Format of HDF5 and NetCDF files. Implements ``FileFormat``.
 
     Attributes:
         options: Options of reading.
-        is_chunked: Whether files are indexed by chunk where they could be read in place, too.
+        is_chunked: Whether to index files by chunk even if they can be read in place.
     """
 
     options: ArrayOptions
@@ -75,11 +75,11 @@ class HDF5Format:
     version = 1
 
     def index(self, file: RandomAccessFile) -> FileIndex:
-        """Return where the values of a file lie.
+        """Return the index of a file.
 
         Raises:
-            DecodeError: If it does not hold what the options say.
-            ValueError: If it is neither HDF5 nor classic NetCDF, or damaged.
+            DecodeError: If the file does not match the options.
+            ValueError: If it is neither HDF5 nor classic NetCDF, or is damaged.
         """
         if is_classic(file):
             classic = read_classic(file)
@@ -127,13 +127,13 @@ def _make_node(path: str, item: h5py.Dataset) -> ArrayNode:
     if is_number and h5py.h5t.py_create(dtype) != item.id.get_type():
         is_number = False  # of another precision or layout than NumPy's
     return ArrayNode(
-        path, item.shape, dtype if is_number else None, "texts" if is_text else dtype.name,
+        path, item.shape, dtype if is_number else None, "strings" if is_text else dtype.name,
         _read_attributes(item), lambda: item[()],
     )  # fmt: skip
 
 
 def _read_attributes(item: Any) -> dict[str, Any]:
-    """Return the attributes of which HDF5 gives values that NumPy knows."""
+    """Return name -> value of the attributes; those of types that h5py lacks are omitted."""
     found: dict[str, Any] = {}
     for name in item.attrs:
         try:
@@ -146,7 +146,7 @@ def _read_attributes(item: Any) -> dict[str, Any]:
 
 
 def _find_begin(item: h5py.Dataset) -> int | None:
-    """Return the first byte of an array that lies in one piece in this file; None if none does."""
+    """Return the first byte of an array that is contiguous in this file; None for any other."""
     properties = item.id.get_create_plist()
     if properties.get_layout() != h5py.h5d.CONTIGUOUS or properties.get_external_count():
         return None
@@ -157,12 +157,16 @@ def _find_begin(item: h5py.Dataset) -> int | None:
 
 
 def _describe_array(item: h5py.Dataset) -> StoredArray:
-    """Return where the chunks of an array lie."""
+    """Return the positions of the chunks of an array.
+
+    Raises:
+        DecodeError: If the array is stored in other files, or has too many chunks.
+    """
     properties = item.id.get_create_plist()
     kind, path, fill = properties.get_layout(), item.name.strip("/"), _read_fill(item)
     if item.is_virtual or properties.get_external_count():
         raise DecodeError.at(
-            f"array {item.name!r} must lie in its own file, but lies in others (virtual or "
+            f"array {item.name!r} must be stored in this file, but is stored in others (virtual or "
             "external). Copy it into one file with `h5repack`"
         )
     chunks = item.chunks
@@ -194,7 +198,7 @@ def _describe_array(item: h5py.Dataset) -> StoredArray:
 def _iter_chunks(
     item: h5py.Dataset, chunks: tuple[int, ...], grid: list[int]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the number in C order of each written chunk, and where it lies."""
+    """Yield the index in C order of each written chunk, and its ``h5py.h5d.StoreInfo``."""
     found: list[Any] = []
     item.id.chunk_iter(found.append)
     for info in found:

@@ -1,4 +1,4 @@
-"""From a tree of arrays to sequences: which arrays are fields, where each sequence lies.
+"""Layout of sequences in a tree of arrays: which arrays are fields, and where sequences are.
 
 Reads: names, shapes, dtypes and attributes of arrays, of HDF5 as of Zarr. Makes: a layout.
 """
@@ -18,9 +18,9 @@ from seqdata.errors import ConfigError, DecodeError, must_be
 
 PER = ("group", "array", "file")
 TEXT_BYTES = 256
-"""Maximum size of a text per sequence in UTF-8; longer attributes are fields only if named."""
+"""Maximum size in bytes of a string per sequence; longer attributes are skipped, or refused."""
 MOST_VALUE_BYTES = 64 << 20
-"""Maximum size of the values per sequence of one field, which the index keeps."""
+"""Maximum size in bytes of the values per sequence of one field, which the index stores."""
 _SHOWN = 8  # names in a message
 _NO_FIELDS = {"CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "id"}
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
@@ -29,23 +29,24 @@ _DIGITS = re.compile(r"(\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayOptions:
-    """Options that say which arrays are fields, and what a sequence is.
+    """Options that define which arrays are fields, and what a sequence is.
 
     Attributes:
         fields: Names of the arrays that become fields, or field -> name; below the group of a
-            recording. None: all numbers.
+            recording. None: all arrays of numbers.
         per: A sequence is a ``"group"``, an ``"array"`` or a ``"file"``; None: groups that hold
             arrays of the same names, or the file if there is one group.
-        lengths: Name of the array of lengths, integers (n,), where sequences lie one after
-            another in long arrays.
+        lengths: Name of the array of lengths, integers (n,), if sequences are concatenated in long
+            arrays.
         offsets: Name of the array of offsets, integers (n+1,), in place of ``lengths``.
         ids: Name of the array of ids (n,), strings or integers, with ``lengths`` or ``offsets``.
         attributes: Names of the attributes of a recording that become fields; None: all numbers
-            and short texts that every recording of the file has.
+            and short strings that every recording of the file has.
         axes: Field -> its axis; None as an axis: a value per sequence. Other fields run along
-            ``time``, or along an axis of their own where their lengths differ.
-        raw: Whether packed numbers (``scale_factor``, ``add_offset``) are read as they are stored.
-        cache_bytes: Maximum size of the decoded chunks that a process keeps.
+            ``time``, or along an axis of their own if their lengths differ.
+        raw: Whether packed numbers (``scale_factor``, ``add_offset``) are read as stored; otherwise
+            they raise an error.
+        cache_bytes: Maximum size in bytes of the decoded chunks that a process keeps.
 
     Raises:
         ConfigError: If an option is invalid.
@@ -82,7 +83,8 @@ class ArrayOptions:
             )
         if self.ids is not None and not self.is_long:
             raise ConfigError(
-                f"{where}: `ids` requires `lengths` or `offsets`, but is {self.ids!r} without"
+                f"{where}: `ids` requires `lengths` or `offsets`, but is {self.ids!r} without "
+                "them. Pass one of them, or leave `ids` out"
             )
         if type(self.cache_bytes) is not int or self.cache_bytes < 0:
             needed = "an integer of at least 0"
@@ -91,12 +93,12 @@ class ArrayOptions:
 
     @property
     def is_long(self) -> bool:
-        """Whether sequences lie one after another in long arrays."""
+        """Whether sequences are concatenated in long arrays."""
         return self.lengths is not None or self.offsets is not None
 
     @property
     def names(self) -> dict[str, str] | None:
-        """Field -> name of its array below a recording; None: all."""
+        """Field -> name of its array below a recording; None: all arrays of numbers."""
         if self.fields is None:
             return None
         named = self.fields if isinstance(self.fields, Mapping) else {n: n for n in self.fields}
@@ -113,7 +115,7 @@ class ArrayNode:
         dtype: Dtype as stored; None: it does not hold numbers.
         kind: Type of its values, for messages.
         attributes: Its attributes.
-        read: Function that returns all of its values, an array or a text.
+        read: Function that returns all of its values, an array or a string.
     """
 
     path: str
@@ -125,8 +127,8 @@ class ArrayNode:
 
     @property
     def is_text(self) -> bool:
-        """Whether it holds texts."""
-        return self.kind == "texts"
+        """Whether it holds strings."""
+        return self.kind == "strings"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,8 +149,8 @@ class LaidField:
     """A field along an axis: timesteps ``firsts[i]:stops[i]`` of an array are sequence i.
 
     Attributes:
-        arrays: The arrays that it lies in.
-        which: int64 (n,), sequence -> its array in ``arrays``.
+        arrays: The arrays of the field.
+        which: int64 (n,), sequence -> index of its array in ``arrays``.
         firsts: int64 (n,), its first timestep in the array.
         stops: int64 (n,), one past the last.
         axis: Name of the axis.
@@ -177,9 +179,9 @@ class Layout:
 
     Attributes:
         ids: Their ids; None: the name of the file.
-        fields: Field along an axis -> where it lies.
+        fields: Field along an axis -> positions of its sequences.
         values: Field of numbers per sequence -> (n, *shape).
-        texts: Field of texts -> n texts.
+        texts: Field of strings per sequence -> n strings.
     """
 
     ids: Sequence[str] | None
@@ -192,7 +194,7 @@ def find_layout(tree: Tree, options: ArrayOptions) -> Layout:
     """Return the sequences of a file.
 
     Raises:
-        DecodeError: If it does not hold what the options say, or more than one reading is possible.
+        DecodeError: If the arrays do not match the options, or have more than one interpretation.
     """
     arrays = {
         path: node
@@ -200,7 +202,7 @@ def find_layout(tree: Tree, options: ArrayOptions) -> Layout:
         if not _as_text(node.attributes.get("NAME", "")).startswith(_NO_VARIABLE)
     }
     if not arrays:
-        _refuse("must hold at least one array, but holds none. Check what wrote it")
+        _refuse("must hold at least one array, but holds none. Check the program that wrote it")
     tree = Tree(arrays, tree.groups)
     layout = _lay_long(tree, options) if options.is_long else _lay_recordings(tree, options)
     if not layout.fields:
@@ -213,7 +215,7 @@ def find_layout(tree: Tree, options: ArrayOptions) -> Layout:
 
 
 def _lay_recordings(tree: Tree, options: ArrayOptions) -> Layout:
-    """Return sequences that are groups, arrays, or the file."""
+    """Return a layout whose sequences are groups, arrays, or the file."""
     if options.per == "array":
         return _lay_arrays(tree, options)
     groups = _find_groups(tree, options)
@@ -243,7 +245,11 @@ def _lay_recordings(tree: Tree, options: ArrayOptions) -> Layout:
 
 
 def _find_groups(tree: Tree, options: ArrayOptions) -> dict[str, dict[str, ArrayNode]]:
-    """Return group of a recording -> field -> array."""
+    """Return group of a recording -> field -> array.
+
+    Raises:
+        DecodeError: If the groups do not hold arrays of the same names.
+    """
     names = options.names
     if names is not None:
         return _find_named(tree, names, per_file=options.per == "file")
@@ -273,7 +279,7 @@ def _find_groups(tree: Tree, options: ArrayOptions) -> dict[str, dict[str, Array
 
 
 def _check_one_reading(below: Mapping[str, Mapping[str, ArrayNode]]) -> None:
-    """Raise if the arrays of the only group may be fields as well as sequences."""
+    """Raise a DecodeError if the arrays of the only group may be fields or sequences."""
     nodes = [node for node in next(iter(below.values())).values() if node.shape]
     kinds = {(node.kind, node.shape[1:]) for node in nodes}
     if len(nodes) > 1 and len(kinds) == 1 and len({node.shape[0] for node in nodes}) > 1:
@@ -308,10 +314,12 @@ def _find_named(
 
 
 def _lay_arrays(tree: Tree, options: ArrayOptions) -> Layout:
-    """Return sequences that are arrays of one field."""
+    """Return a layout whose sequences are arrays of one field."""
     names = list(options.names or {"x": ""})
     if len(names) != 1:
-        _refuse(f"per='array' requires one name in `fields`, but has {_list(names)}")
+        _refuse(
+            f"per='array' requires one name in `fields`, but has {_list(names)}. Name one field"
+        )
     nodes = [tree.arrays[path] for path in sorted(tree.arrays, key=natural_order)]
     _check_numbers(nodes[0])
     _check_alike(names[0], nodes, is_whole=False)
@@ -325,7 +333,7 @@ def _lay_arrays(tree: Tree, options: ArrayOptions) -> Layout:
 
 
 def _lay_long(tree: Tree, options: ArrayOptions) -> Layout:
-    """Return sequences that lie one after another in long arrays."""
+    """Return a layout whose sequences are concatenated in long arrays."""
     offsets = _read_offsets(tree, options)
     count, total = len(offsets) - 1, int(offsets[-1])
     index = {options.lengths, options.offsets, options.ids}
@@ -350,7 +358,7 @@ def _lay_long(tree: Tree, options: ArrayOptions) -> Layout:
         else:
             _refuse(
                 f"array {path!r} must have {total} rows, one per timestep, or {count}, one per "
-                f"sequence, but is {list(node.shape)}. Leave it out with `fields`"
+                f"sequence, but has the shape {list(node.shape)}. Leave it out with `fields`"
             )
     return Layout(layout.ids, fields, layout.values, layout.texts)
 
@@ -369,7 +377,8 @@ def _read_offsets(tree: Tree, options: ArrayOptions) -> NDArray[np.int64]:
     if name == "lengths":
         numbers = np.concatenate(([0], np.cumsum(numbers)))
     if not len(numbers) or numbers[0] != 0 or (np.diff(numbers) < 0).any():
-        _refuse(f"array {path!r} of `{name}` must begin at 0 and not decrease. Restore the file")
+        needed = "have no negative number" if name == "lengths" else "begin at 0 and not decrease"
+        _refuse(f"array {path!r} of `{name}` must {needed}, but does not. Restore the file")
     return numbers
 
 
@@ -382,14 +391,17 @@ def _read_ids(tree: Tree, options: ArrayOptions, count: int) -> list[str]:
         ids = [_as_text(value) for value in node.read()] if node.dtype.kind in "iu" else None
     if ids is None:
         _refuse(
-            f"array {options.ids!r} of `ids` must hold {count} texts or integers, but holds "
+            f"array {options.ids!r} of `ids` must hold {count} strings or integers, but holds "
             f"{node.kind} {list(node.shape)}. Correct `ids`"
         )
     return ids
 
 
 def _read_texts(node: ArrayNode) -> list[str] | None:
-    """Return a text per row, also where NetCDF has a row of characters; None if it has no texts."""
+    """Return a string per row of an array; None if it does not hold strings.
+
+    NetCDF may store a string as a row of characters.
+    """
     if not node.is_text or len(node.shape) not in (1, 2):
         return None
     values = np.asarray(node.read())
@@ -413,7 +425,11 @@ def _get_array(tree: Tree, path: str, option: str) -> ArrayNode:
 def _add_attributes(
     layout: Layout, groups: Sequence[Mapping[str, Any]], options: ArrayOptions
 ) -> None:
-    """Add the attributes of recordings as fields."""
+    """Add the attributes of recordings as fields.
+
+    Raises:
+        DecodeError: If an attribute of ``options.attributes`` cannot be a field.
+    """
     named = options.attributes
     names = [name for name in groups[0] if _is_public(name)] if named is None else list(named)
     taken = {*layout.fields, *layout.values, *layout.texts}
@@ -457,8 +473,9 @@ def _add_attributes(
             layout.values[name] = np.stack(numbers)
         elif named is not None:
             _refuse(
-                f"attribute {name!r} must be a number or text of one kind in every recording, but "
-                f"is {_list(dtypes)} {sorted(map(list, shapes))}. Leave it out of `attributes`"
+                f"attribute {name!r} must be a string, or a number of one dtype, in every "
+                f"recording, but is {_list(dtypes)} {sorted(map(list, shapes))}. Leave it out of "
+                "`attributes`"
             )
 
 
@@ -471,7 +488,11 @@ def find_lacking(tree: Tree, options: ArrayOptions, name: str) -> list[str]:
 
 
 def _assign_axes(layout: Layout, options: ArrayOptions) -> Layout:
-    """Return the layout with the axis of each field: equal lengths share one."""
+    """Return the layout with an axis for each field; fields of equal lengths share an axis.
+
+    Raises:
+        DecodeError: If ``axes`` does not match the fields.
+    """
     given = dict(options.axes or {})
     known = {*layout.fields, *layout.values, *layout.texts}
     for name in given:
@@ -488,8 +509,8 @@ def _assign_axes(layout: Layout, options: ArrayOptions) -> Layout:
             at = int(np.argmax(lengths[axis] != mine))
             which = "" if layout.ids is None else f" of {layout.ids[at]!r}"
             _refuse(
-                f"field {name!r} must have {lengths[axis][at]} timesteps{which} as the others "
-                f"along axis {axis!r}, but has {mine[at]}. Correct `axes`"
+                f"field {name!r} must have {lengths[axis][at]} timesteps{which}, like the other "
+                f"fields along axis {axis!r}, but has {mine[at]}. Correct `axes`"
             )
         axes[name] = axis
     fields = {
@@ -549,7 +570,7 @@ def _check_value_bytes(name: str, node: ArrayNode, count: int) -> None:
 
 
 def natural_order(path: str) -> list[Any]:
-    """Return the key by which ``rec2`` comes before ``rec10``."""
+    """Return a sort key that puts ``rec2`` before ``rec10``."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _DIGITS.split(path)]
 
 
@@ -570,5 +591,5 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _refuse(text: str) -> NoReturn:
-    """Raise the error about a file, whose place the caller adds."""
+    """Raise a DecodeError about a file, to which the caller adds the location."""
     raise DecodeError.at(text)

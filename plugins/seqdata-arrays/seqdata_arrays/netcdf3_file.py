@@ -1,9 +1,9 @@
-"""One classic NetCDF file (NetCDF-3) while it is indexed: its header, and where its variables lie.
+"""Indexing of one classic NetCDF file (NetCDF-3): its header, and where its variables are.
 
 CDF-1, CDF-2 (64-bit offsets) and CDF-5 (64-bit data) differ in the width of the numbers of the
-header; all numbers are big-endian. A variable of fixed size lies in one piece. Those along the
-unlimited dimension lie record by record: each record has a row of every one. Reads: headers of
-files. Makes: a tree of arrays.
+header; all numbers are big-endian. A variable of fixed size is contiguous. Variables along the
+unlimited dimension are stored record by record: each record has a row of every such variable.
+Reads: headers of files. Makes: a tree of arrays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Variable:
     Attributes:
         name: Its name.
         dtype: Dtype as stored; ``S1``: characters.
-        sizes: Its dimensions; None at first: records.
+        sizes: Sizes of its dimensions; the first is None if it is the unlimited dimension.
         attributes: Its attributes.
         begin: Its first byte.
     """
@@ -58,7 +58,7 @@ class _Variable:
 
     @property
     def width(self) -> int:
-        """Bytes of a row of a record; of all values where the size is fixed."""
+        """Size in bytes of its row in a record; of all its values if it has no records."""
         return math.prod(size for size in self.sizes if size is not None) * self.dtype.itemsize
 
 
@@ -70,7 +70,7 @@ class _Place:
         shape: Its shape.
         dtype: Dtype as stored.
         begin: Its first byte.
-        step: Bytes from a row to the next.
+        step: Bytes from the beginning of a row to the next.
         width: Bytes of a row.
     """
 
@@ -82,12 +82,12 @@ class _Place:
 
     @property
     def rows(self) -> int:
-        """Number of rows; a variable without a dimension is one."""
+        """Number of rows; 1 for a variable without a dimension."""
         return self.shape[0] if self.shape else 1
 
     @property
     def is_whole(self) -> bool:
-        """Whether its rows lie one after another."""
+        """Whether its rows are contiguous."""
         return self.step == self.width or self.rows <= 1
 
     def read(self, file: RandomAccessFile) -> NDArray[Any]:
@@ -106,19 +106,19 @@ class ClassicFile:
 
     Attributes:
         tree: Its variables and attributes, which belong to one group.
-        places: Variable -> where its values lie.
+        places: Variable -> location of its values.
     """
 
     tree: Tree
     places: Mapping[str, _Place]
 
     def find_begin(self, path: str) -> int | None:
-        """Return the first byte of a variable that lies in one piece; None of any other."""
+        """Return the first byte of a contiguous variable; None for any other."""
         place = self.places[path]
         return place.begin if place.is_whole else None
 
     def describe(self, path: str) -> StoredArray:
-        """Return where the pieces of a variable lie."""
+        """Return the positions of the pieces of a variable."""
         place = self.places[path]
         step = place.width if place.is_whole else place.step
         return split_rows(path, place.dtype, place.shape, place.begin, step=step)
@@ -165,23 +165,23 @@ def _make_node(file: RandomAccessFile, variable: _Variable, place: _Place) -> Ar
     dtype = variable.dtype
     is_text = dtype.kind == "S"
     return ArrayNode(
-        variable.name, place.shape, None if is_text else dtype, "texts" if is_text else dtype.name,
-        variable.attributes, partial(place.read, file),
+        variable.name, place.shape, None if is_text else dtype,
+        "strings" if is_text else dtype.name, variable.attributes, partial(place.read, file),
     )  # fmt: skip
 
 
 def _find_places(
     variables: Mapping[str, _Variable], records: int | None, size: int
 ) -> dict[str, _Place]:
-    """Return where the values of variables lie.
+    """Return variable -> location of its values.
 
     Args:
         variables: Name -> variable.
-        records: How many records there are; None: as many as the file has bytes for.
+        records: Number of records; None: as many as fit into the file.
         size: Size of the file.
 
     Raises:
-        ValueError: If one ends after the file.
+        ValueError: If a variable ends after the file.
     """
     recorded = [each for each in variables.values() if each.is_recorded]
     step = sum(-(-each.width // 4) * 4 for each in recorded)
@@ -206,10 +206,10 @@ def _find_places(
 
 
 class _Header:
-    """The numbers, names and lists of a header, one after another.
+    """Reader of the numbers, names and lists of a header, in their order.
 
     Args:
-        file: The file, which begins as classic NetCDF does.
+        file: A classic NetCDF file.
     """
 
     def __init__(self, file: RandomAccessFile) -> None:
@@ -220,11 +220,11 @@ class _Header:
         self._types = _TYPES if self.count_width > 4 else _CLASSIC_TYPES
 
     def take(self, size: int, what: str) -> bytes:
-        """Return the next bytes, and skip those that fill up a word of four.
+        """Return the next bytes, and skip the padding to a multiple of four bytes.
 
         Raises:
             LimitError: If the header is too large.
-            ValueError: If it ends before them.
+            ValueError: If the file ends before them.
         """
         stop = self._at + size
         if stop > len(self._content):
@@ -242,7 +242,7 @@ class _Header:
         return content
 
     def read_number(self, width: int, what: str) -> int:
-        """Return a number without a sign."""
+        """Return an unsigned integer of some bytes."""
         return int.from_bytes(self.take(width, what), "big")
 
     def read_count(self, what: str) -> int:
@@ -253,7 +253,7 @@ class _Header:
         """Return a name.
 
         Raises:
-            ValueError: If it is none.
+            ValueError: If the name is not valid.
         """
         size = self.read_count(f"the size of the name of {what}")
         if not 0 < size <= _MOST_NAME:
@@ -264,14 +264,14 @@ class _Header:
         except UnicodeDecodeError:
             raise ValueError(f"the name of {what} is {raw!r}, which is not UTF-8") from None
         if "/" in name or "\0" in name:
-            raise ValueError(f"the name of {what} is {name!r}, with a character of no name")
+            raise ValueError(f"the name of {what} is {name!r}, which has a '/' or NUL")
         return name
 
     def iter_list(self, kind: int, what: str) -> Iterator[str]:
-        """Yield what to call each element of a list, which the caller reads.
+        """Yield a description for messages of each element of a list; the caller reads the element.
 
         Raises:
-            ValueError: If it is another list.
+            ValueError: If the list is of another kind.
         """
         found = self.read_number(4, f"the kind of the list of {what}s")
         count = self.read_count(f"the number of {what}s")
@@ -284,7 +284,7 @@ class _Header:
         """Return the dtype of values as stored.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If the type is unknown.
         """
         found = self.read_number(4, f"the type of {what}")
         if found not in self._types:
@@ -292,7 +292,13 @@ class _Header:
         return np.dtype(self._types[found])
 
     def read_attributes(self, owner: str) -> dict[str, Any]:
-        """Return attributes: texts as bytes, numbers as arrays; those without a value are none."""
+        """Return name -> value of each attribute: bytes for a string, an array for numbers.
+
+        Attributes without a value are omitted.
+
+        Raises:
+            ValueError: If two attributes have the same name.
+        """
         attributes: dict[str, Any] = {}
         for number in self.iter_list(_ATTRIBUTES, f"attribute of {owner}"):
             name = self.read_name(number)

@@ -27,10 +27,10 @@ _CRC_BYTES = 4
 
 @dataclass(frozen=True)
 class ZarrCodecs:
-    """The codecs of an array, in the order of writing: a ``Codec``.
+    """The codecs of an array. Implements ``Codec``.
 
     Attributes:
-        configurations: Configuration of each, as ``numcodecs`` has them.
+        configurations: ``numcodecs`` configuration of each, in the order in which they encode.
     """
 
     configurations: tuple[Mapping[str, Any], ...]
@@ -48,7 +48,7 @@ class ZarrCodecs:
         """Return the decoded bytes of a chunk.
 
         Raises:
-            ValueError: If they are damaged, or a codec is not installed.
+            ValueError: If the bytes are damaged, or a codec is not installed.
         """
         del mask
         content: Any = stored
@@ -64,12 +64,12 @@ class ZarrCodecs:
 
 @dataclass(frozen=True)
 class ShardIndexes:
-    """The positions of the chunks of a shard in its file.
+    """Layout of the indexes of shards; an index has the positions of the chunks in its file.
 
     Attributes:
         per_shard: Number of chunks of a shard along each dimension.
         at_end: Whether the index is at the end of the file, not at its beginning.
-        has_checksum: Whether it ends with a CRC.
+        has_checksum: Whether the index ends with a CRC-32C.
     """
 
     per_shard: tuple[int, ...]
@@ -82,7 +82,7 @@ class ShardIndexes:
         return 16 * math.prod(self.per_shard) + _CRC_BYTES * self.has_checksum
 
     def locate(self, size: int) -> tuple[int, int]:
-        """Return first byte and one past the last of the index in a file of a size in bytes."""
+        """Return the first byte and one past the last of the index in a file of ``size`` bytes."""
         first = max(0, size - self.size) if self.at_end else 0
         return first, min(size, first + self.size)
 
@@ -110,11 +110,11 @@ class ZarrArray:
     """An array and the files of its chunks.
 
     Attributes:
-        folder: The folder that its path counts from.
+        folder: The folder that the path of the array is relative to.
         chunked: The array in chunks.
         prefix: Beginning of the names of its files, such as ``c/``.
         separator: Separator of the numbers in the names.
-        shards: Layout of the chunks in a file; None: each chunk is a file.
+        shards: Layout of the index of a shard; None: each chunk is a file.
         files: Name of each existing file -> its size in bytes; None: they are not listed.
         indexes: Name of a file -> its index of chunks, of the files read so far.
     """
@@ -138,7 +138,7 @@ class ZarrArray:
         return name, int(np.ravel_multi_index(inside, per))
 
     def find_chunk(self, name: str, inside: int, size: int) -> tuple[int, int] | None:
-        """Return first byte and one past the last of a chunk in its file; None: it does not exist.
+        """Return the first byte and one past the last of a chunk in its file; None: it is missing.
 
         Args:
             name: Name of the file, whose index is in ``indexes`` if it is a shard.
@@ -146,7 +146,7 @@ class ZarrArray:
             size: Size of the file in bytes.
 
         Raises:
-            ValueError: If it does not lie in the file.
+            ValueError: If the index of the shard puts the chunk outside the file.
         """
         if self.shards is None:
             return 0, size
@@ -154,7 +154,10 @@ class ZarrArray:
         if offset == _NOWHERE:
             return None
         if offset + length > size:
-            raise ValueError(f"in {name!r} it ends after the {size} bytes of it")
+            raise ValueError(
+                f"the shard index puts a chunk at bytes {offset}..{offset + length} of {name!r}, "
+                f"which has {size} bytes"
+            )
         return offset, offset + length
 
     def _name(self, where: Sequence[int]) -> str:
@@ -166,14 +169,14 @@ def describe_type(metadata: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, st
     stored = metadata["dtype" if metadata["zarr_format"] == 2 else "data_type"]
     name = str(stored.get("name") if isinstance(stored, Mapping) else stored)
     if name in _TEXT_TYPES:
-        return None, "texts"
+        return None, "strings"
     try:
         dtype = np.dtype(name)
     except TypeError:
         ids = [str(each.get("id")) for each in metadata.get("filters") or ()]
-        return None, "texts" if "vlen-utf8" in ids else name
+        return None, "strings" if "vlen-utf8" in ids else name
     if dtype.kind in "US" or (dtype.kind == "O" and "vlen-utf8" in str(metadata.get("filters"))):
-        return None, "texts"
+        return None, "strings"
     return (dtype, dtype.name) if dtype.kind in "biuf" else (None, dtype.name)
 
 
@@ -181,11 +184,11 @@ def make_array(folder: ZarrFolder, path: str, metadata: Mapping[str, Any]) -> Za
     """Return an array of numbers from its metadata.
 
     Raises:
-        DecodeError: If it uses something that cannot be read.
+        DecodeError: If the array does not hold numbers, or uses a feature that is not supported.
     """
-    dtype, _ = describe_type(metadata)
+    dtype, kind = describe_type(metadata)
     if dtype is None:
-        _refuse(path, "numbers", "others")
+        _refuse(path, "numbers", kind)
     if metadata["zarr_format"] == 2:
         return _make_v2(folder, path, metadata, dtype)
     return _make_v3(folder, path, metadata, dtype)
@@ -242,7 +245,7 @@ def _make_v3(
 
 
 def _translate(codec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a codec of v3 as ``numcodecs`` has it."""
+    """Return the ``numcodecs`` configuration of a codec of Zarr v3."""
     name = str(codec["name"]).removeprefix("numcodecs.")
     options = dict(codec.get("configuration") or {})
     if name == "blosc":
@@ -255,7 +258,11 @@ def _translate(codec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_fill(path: str, value: Any, dtype: np.dtype[Any]) -> bytes:
-    """Return one element of what was never written, as stored."""
+    """Return one element of the fill value, as stored.
+
+    Raises:
+        DecodeError: If the fill value does not match the dtype.
+    """
     native = dtype.newbyteorder("=")
     if isinstance(value, str) and value.startswith("0x"):
         raw = bytes.fromhex(value[2:])

@@ -27,7 +27,7 @@ from seqdata.errors import CorruptShardError, DecodeError, MissingShardError, Re
 
 Bytes = NDArray[np.uint8]
 METADATA = ("zarr.json", ".zarray", ".zgroup")
-"""Files that make a folder one of Zarr."""
+"""Names of metadata files, of which each Zarr folder has one."""
 _DOCUMENTS = (*METADATA, ".zattrs")
 _CONSOLIDATED = ".zmetadata"  # of version 2
 
@@ -41,7 +41,7 @@ class ZarrFolder(Protocol):
         ...
 
     def read_document(self, path: str) -> Any:
-        """Return a document of metadata, parsed; None if it is not there.
+        """Return a parsed metadata document; None if it does not exist.
 
         Raises:
             ValueError: If it is not JSON.
@@ -53,25 +53,25 @@ class ZarrFolder(Protocol):
         ...
 
     def list_sizes(self, path: str) -> Mapping[str, int] | None:
-        """Return the path below a folder and the size of each file in it; None: not known."""
+        """Return path below a folder -> size in bytes of all files in it; None: not listed."""
         ...
 
     def locate(self, path: str) -> str:
-        """Return the path of a file as ``ChunkFiles`` takes it."""
+        """Return the path of a file for ``ChunkFiles``."""
         ...
 
     def read_values(self, path: str, metadata: Mapping[str, Any]) -> Any:
-        """Return all values of a small array, by the library of Zarr.
+        """Return all values of a small array, an array that the package ``zarr`` reads.
 
         Raises:
-            DecodeError: If they cannot be read.
+            DecodeError: If the values cannot be read.
         """
         ...
 
 
 @dataclass(frozen=True)
 class LocalFolder:
-    """A folder of this machine.
+    """A local Zarr folder. Implements ``ZarrFolder``.
 
     Attributes:
         root: Its path.
@@ -82,7 +82,7 @@ class LocalFolder:
     name: str
 
     def read_document(self, path: str) -> Any:
-        """Return a document of metadata; see ``ZarrFolder``."""
+        """Return a parsed metadata document; see ``ZarrFolder``."""
         file = self.root / path
         return json.loads(file.read_text()) if file.is_file() else None
 
@@ -91,7 +91,7 @@ class LocalFolder:
         return sorted(each.name for each in (self.root / path).iterdir() if each.is_dir())
 
     def list_sizes(self, path: str) -> Mapping[str, int]:
-        """Return the path below a folder and the size of each file in it."""
+        """Return path below a folder -> size in bytes, of all files in it."""
         return dict(_list_files(self.root / path))
 
     def locate(self, path: str) -> str:
@@ -105,16 +105,16 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """A folder behind a URL.
+    """A Zarr folder behind a URL. Implements ``ZarrFolder``.
 
-    Its metadata is fetched at once: from the consolidated document if there is one, but for what
-    was written after it.
+    All metadata is fetched when the object is made: from the consolidated document if there is one,
+    except documents that were written after it.
 
     Args:
         tree: The files of the location.
         base: Path of the folder below the location; "": the location itself.
         name: Its name, or its path below the location.
-        paths: Paths of all files of the location, in order; None: they are not listed.
+        paths: Paths of all files of the location, sorted; None: they are not listed.
 
     Raises:
         MissingShardError: If files are not listed, and there is no consolidated metadata.
@@ -135,7 +135,7 @@ class RemoteFolder:
         self._documents |= self._fetch(missing)
 
     def read_document(self, path: str) -> Any:
-        """Return a document of metadata; see ``ZarrFolder``."""
+        """Return a parsed metadata document; see ``ZarrFolder``."""
         found = self._documents.get(path.lstrip("/"))
         return json.loads(found) if isinstance(found, bytes) else found
 
@@ -144,7 +144,7 @@ class RemoteFolder:
         return sorted(self._children.get(path, ()))
 
     def list_sizes(self, path: str) -> Mapping[str, int] | None:
-        """Return the path below a folder and the size of each file in it; see ``ZarrFolder``."""
+        """Return path below a folder -> size of each file in it; see ``ZarrFolder``."""
         listed = self.tree.listed
         if listed is None:
             return None
@@ -209,8 +209,8 @@ class RemoteFolder:
         start = len(self.base) + 1 if self.base else 0
         return {path[start:]: pieces[0].tobytes() for path, pieces in found.items()}
 
-    def _ask_for_root(self) -> dict[str, bytes]:
-        """Return the documents of the root, where files are not listed.
+    def _fetch_root(self) -> dict[str, bytes]:
+        """Fetch the metadata documents of the root, for a server that does not list files.
 
         Raises:
             RemoteReadError: If a request fails, or all of them are refused: a bucket that may not
@@ -235,7 +235,8 @@ class RemoteFolder:
         """Return the documents of the consolidated metadata; without it, those of the root.
 
         Raises:
-            MissingShardError: If it is needed, and does not exist.
+            MissingShardError: If it is required, but does not exist.
+            CorruptShardError: If it is damaged.
         """
         is_listed = self._paths is not None
         documents: dict[str, Any] = {}
@@ -243,7 +244,7 @@ class RemoteFolder:
             names = [name for name in ("zarr.json", _CONSOLIDATED) if self._is_listed(name)]
             documents.update(self._fetch(names))
         else:
-            documents.update(self._ask_for_root())
+            documents.update(self._fetch_root())
         place = DataLocation(dataset=self.tree.location, file=self.name)
         try:
             own = json.loads(documents.get("zarr.json", b"{}"))
@@ -254,8 +255,8 @@ class RemoteFolder:
         except (ValueError, AttributeError, TypeError) as error:
             raise place.make_error(
                 CorruptShardError,
-                f"must have valid metadata, but has other ({type(error).__name__}: {error}). "
-                "Restore it",
+                f"must have valid metadata, but its metadata is invalid ({type(error).__name__}: "
+                f"{error}). Restore it",
             ) from error
         if not is_listed and not is_whole and ".zarray" not in documents:
             raise place.make_error(
@@ -271,7 +272,7 @@ class RemoteFolder:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of a file.
+    """A range of bytes of a file.
 
     Attributes:
         path: The file, as ``ZarrFolder.locate`` names it.
@@ -287,7 +288,7 @@ class Piece:
 
 
 class ChunkFiles(Protocol):
-    """The files of all Zarr folders of a location, by their paths as of ``ZarrFolder.locate``."""
+    """The files of all Zarr folders at a location, by the paths of ``ZarrFolder.locate``."""
 
     @property
     def location(self) -> str:
@@ -296,11 +297,11 @@ class ChunkFiles(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Whether they are on this machine."""
+        """Whether the files are on this machine."""
         ...
 
     def find_sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Return the sizes of files that are not listed; None for those that are not there."""
+        """Return the sizes in bytes of files that are not listed; None for missing files."""
         ...
 
     def read(self, pieces: Sequence[Piece]) -> list[Bytes]:
@@ -315,7 +316,7 @@ class ChunkFiles(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Files of this machine.
+    """Local files. Implements ``ChunkFiles``.
 
     Attributes:
         location: The location, for messages.
@@ -326,7 +327,7 @@ class LocalFiles:
     is_local = True
 
     def find_sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Return the sizes of files; None for those that are not there."""
+        """Return the sizes of files in bytes; None for missing files."""
         return [os.stat(path).st_size if os.path.isfile(path) else None for path in paths]
 
     def read(self, pieces: Sequence[Piece]) -> list[Bytes]:
@@ -353,7 +354,7 @@ class LocalFiles:
 
 @dataclass(frozen=True)
 class RemoteChunks:
-    """Files behind a URL.
+    """Files behind a URL. Implements ``ChunkFiles``.
 
     Attributes:
         tree: The files of the location.
@@ -369,7 +370,7 @@ class RemoteChunks:
         return self.tree.location
 
     def find_sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Return the sizes of files; None for those that are not there."""
+        """Return the sizes of files in bytes; None for missing files."""
         return [None if stat is None else stat.size for stat in self.tree.stat(paths)]
 
     def read(self, pieces: Sequence[Piece]) -> list[Bytes]:
@@ -382,7 +383,7 @@ class RemoteChunks:
 
 
 def _list_files(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the path below a folder and the size of each file in it."""
+    """Yield the path below a folder and the size in bytes of each file in it."""
     with os.scandir(folder / below) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -392,7 +393,7 @@ def _list_files(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
 
 
 def name_chunks(metadata: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the beginning of the names of an array's files, and what separates their numbers."""
+    """Return the prefix of the names of an array's files, and the separator of their numbers."""
     if metadata["zarr_format"] == 2:
         return "", metadata.get("dimension_separator") or "."
     encoding = metadata["chunk_key_encoding"]

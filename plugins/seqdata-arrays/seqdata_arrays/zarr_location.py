@@ -51,8 +51,8 @@ def find_folders(root: str) -> list[LocalFolder]:
 def find_remote_folders(url: str, remote: Any) -> tuple[RemoteTree, list[RemoteFolder]]:
     """Return the files at a URL, and the Zarr folders among them, in natural order.
 
-    All files below the URL are listed. A server that lists none has one folder, whose metadata is
-    consolidated.
+    All files below the URL are listed. If the server does not list files, the URL must be of one
+    folder with consolidated metadata.
 
     Raises:
         ConfigError: If there are no Zarr folders.
@@ -86,7 +86,7 @@ def find_remote_folders(url: str, remote: Any) -> tuple[RemoteTree, list[RemoteF
 
 
 def _split_pattern(url: str) -> tuple[str, str]:
-    """Return the URL above the first sign of a glob, and the glob; "": there is none."""
+    """Return the URL before the first part with a wildcard, and the glob; "" if there is none."""
     scheme, separator, rest = url.partition("://")
     path, mark, query = rest.partition("?") if scheme.startswith("http") else (rest, "", "")
     parts = path.rstrip("/").split("/")
@@ -96,7 +96,7 @@ def _split_pattern(url: str) -> tuple[str, str]:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Return whether a path is of a glob, where ``**`` stands for any folders."""
+    """Return whether a path matches a glob, in which ``**`` matches any number of folders."""
     return _match_parts(path.split("/"), pattern.split("/"))
 
 

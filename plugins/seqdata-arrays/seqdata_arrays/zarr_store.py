@@ -1,4 +1,4 @@
-"""The backend of Zarr folders (v2 and v3): chunk by chunk, each a file or a piece of a shard.
+"""The backend for Zarr folders (v2 and v3); each chunk is a file or a range of a shard.
 
 Folders are on this machine or behind a URL.
 
@@ -42,7 +42,7 @@ _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 @dataclass(frozen=True, kw_only=True)
 class Zarr(ArrayOptions):
-    """Zarr folders of both versions, on this machine or behind a URL: a backend.
+    """Backend for Zarr folders (v2 and v3), on this machine or behind a URL.
 
     Examples:
         >>> open_store("rec.zarr", backend=Zarr(fields=["acc"]))  # doctest: +SKIP
@@ -62,13 +62,13 @@ class Zarr(ArrayOptions):
         Args:
             location: A path or a URL.
             verify: None or ``"off"``: Zarr has no checksums of its own.
-            remote: How a URL is read: files come whole through the cache (``"cache"``, None), or
-                only the ranges of chunks (``"ranges"``).
+            remote: Access to a URL: whole files are downloaded into the cache (``"cache"``, None),
+                or only the ranges of chunks are read (``"ranges"``).
             keys: ``unique``, or ``by_shard``: ids are ``folder/id``.
 
         Raises:
-            ConfigError: If nothing is there, or an argument is invalid.
-            DataError: If it is damaged, or does not hold what the options say.
+            ConfigError: If there is no Zarr folder at the location, or an argument is invalid.
+            DataError: If it is damaged, or does not match the options.
             RemoteReadError: If a URL cannot be read.
         """
         text = os.fspath(location)
@@ -100,12 +100,12 @@ def open_zarr(
         options: The options of the backend.
         keys: ``unique`` or ``by_shard``.
         fingerprint: The fingerprint that they must have.
-        remote: How a URL is read.
-        version: Digest of the tags of remote files, which must be the same.
+        remote: Access to a URL, as in ``Zarr``.
+        version: Digest of the version tags that remote files must have.
 
     Raises:
         ConfigError: If the location has no Zarr folder.
-        DataError: If it is damaged, changed, or does not hold what the options say.
+        DataError: If it is damaged, has changed, or does not match the options.
     """
     tree, chunk_files, folders = _find_folders(root, remote)
     location = chunk_files.location
@@ -131,10 +131,10 @@ def open_zarr(
     )  # fmt: skip
     if fingerprint is not None and (store.fingerprint, found) != (fingerprint, version):
         is_other = store.fingerprint != fingerprint
-        now = store.fingerprint if is_other else "the same by names and sizes, with other contents"
+        now = store.fingerprint if is_other else "files of the same names with other contents"
         raise DataLocation(dataset=location).make_error(
             FingerprintMismatch,
-            f"must be the data that was opened ({fingerprint}), but is {now}: it changed since. "
+            f"must be the data that was opened ({fingerprint}), but is {now}, so it has changed. "
             "Open it again",
         )
     return store
@@ -162,7 +162,11 @@ def _list_files(arrays: Sequence[ZarrArray]) -> list[str]:
 def _open_folder(
     folder: ZarrFolder, place: DataLocation, options: Zarr
 ) -> tuple[FileSequences, list[ZarrArray]]:
-    """Return the sequences of a Zarr folder, and its arrays in which they lie."""
+    """Return the sequences of a Zarr folder, and the arrays that hold them.
+
+    Raises:
+        DataError: If the folder is damaged, or does not match the options.
+    """
     metadata = dict(_read_metadata(folder, "", place))
     try:
         layout = find_layout(_make_tree(folder, metadata), options)
@@ -223,7 +227,7 @@ def _make_metadata_error(place: DataLocation, error: Exception, path: str = "") 
     where = f" of {quote(path)}" if path else ""
     return place.make_error(
         CorruptShardError,
-        f"must have valid metadata{where}, but has other ({type(error).__name__}: {error}). "
+        f"must have valid metadata{where}, but it is invalid ({type(error).__name__}: {error}). "
         "Restore it",
     )
 
@@ -245,10 +249,10 @@ def _make_tree(folder: ZarrFolder, metadata: Mapping[str, Any]) -> Tree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wanted:
-    """A chunk that is read.
+    """A chunk to read, and its file.
 
     Attributes:
-        number: Its number.
+        number: Its index over all arrays.
         array: Its array.
         name: Name of its file in the array's folder.
         path: Path of its file.
@@ -266,11 +270,11 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ZarrChunks:
-    """The chunks of Zarr folders: a ``ChunkSource``.
+    """The chunks of Zarr folders. Implements ``ChunkSource``.
 
     Attributes:
         location: Location, for messages.
-        arrays: The arrays, whose chunks are numbered one after another.
+        arrays: The arrays, over which chunks are numbered consecutively.
         files: The files of the arrays.
         fingerprint: Digest of metadata, names and sizes of files.
     """
@@ -304,11 +308,11 @@ class _ZarrChunks:
             return [None if piece is None else next(found) for piece in pieces]
 
     def masks(self, numbers: NDArray[np.int64]) -> list[int]:
-        """Return zeros: chunks of Zarr skip no codec."""
+        """Return zeros, because chunks of Zarr skip no codecs."""
         return [0] * len(numbers)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Return whether all files are on this machine: nothing is fetched ahead."""
+        """Return whether all files are on this machine; nothing is fetched ahead."""
         del numbers
         return self.is_local
 
@@ -334,7 +338,11 @@ class _ZarrChunks:
         ]
 
     def _read_indexes(self, wanted: Iterable[_Wanted]) -> None:
-        """Read the indexes of shards that are not known yet."""
+        """Read the indexes of shards that have not been read yet.
+
+        Raises:
+            CorruptShardError: If an index is damaged.
+        """
         new: dict[str, tuple[_Wanted, ShardIndexes, Piece]] = {}
         for each in wanted:
             shards = each.array.shards

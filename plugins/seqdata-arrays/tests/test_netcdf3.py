@@ -398,7 +398,7 @@ REFUSED = {
     "name of a dimension": (broken(dims=[("", 0)]), "the name of dimension 0 has 0 bytes"),
     "long name": (broken(dims=[("x" * 257, 2)]), "the name of dimension 0 has 257 bytes, not 1 to"),
     "encoding": (broken(dims=[(b"\xff", 2)]), r"dimension 0 is b'\\xff', which is not UTF-8"),
-    "slash": (broken(dims=[("a/b", 2)]), "dimension 0 is 'a/b', with a character of no name"),
+    "slash": (broken(dims=[("a/b", 2)]), "dimension 0 is 'a/b', which has a '/' or NUL"),
     "two unlimited": (broken(dims=[("s", 0), ("t", 0)]), "'s' and 't' both count records"),
     "list": (broken()[:8] + b"\0\0\0\x0b" + broken()[12:], "list of dimensions is of kind 11, not"),
     "no list": (broken()[:8] + bytes(4) + broken()[12:], "list of dimensions is of kind 0, not 10"),
@@ -465,7 +465,7 @@ def test_a_very_large_header_is_refused(tmp_path):
         ({}, "must hold at least one array, but holds none"),
         (
             {"c": (("time", "k"), chars(["ab", "c"]))},
-            r"must hold numbers, but holds texts \[2, 2\]",
+            r"must hold numbers, but holds strings \[2, 2\]",
         ),
         ({"x": ((), np.float64(3))}, "must hold an array of numbers with a dimension for time"),
     ],
@@ -482,7 +482,7 @@ def test_characters_of_another_number_are_no_ids(tmp_path):
                  chars(["a", "b", "c", "d"]).reshape(2, 2, 1))}  # fmt: skip
     for path in write_both(tmp_path, variables, "NETCDF3_CLASSIC", unlimited=None):
         for name, shape in (("who", r"\[3, 1\]"), ("c", r"\[2, 2, 1\]")):
-            with pytest.raises(DecodeError, match=rf"`ids` must hold 2 texts.*texts {shape}"):
+            with pytest.raises(DecodeError, match=rf"`ids` must hold 2 strings.*strings {shape}"):
                 open_store(path, backend=HDF5(lengths="n", ids=name, fields=["x"]))
 
 

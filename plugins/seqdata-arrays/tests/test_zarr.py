@@ -135,7 +135,7 @@ def test_folders_of_zarr_and_globs_are_one_store(tmp_path):
         store = open_store(location, backend=Zarr())
         assert store.keys([0, 1]) == ["part2", "part10"]
     write_zarr(tmp_path / "part3.zarr", [{"id": "part2", "x": np.arange(3)}])
-    with pytest.raises(DecodeError, match=r"part2.*must have an id of its own.*keys='by_shard'"):
+    with pytest.raises(DecodeError, match=r"part2.*must have a unique id.*keys='by_shard'"):
         open_store(tmp_path, backend=Zarr())
     by_folder = functools.partial(Zarr(), keys="by_shard")
     assert open_store(tmp_path, backend=by_folder).keys([0]) == ["part2.zarr/part2"]
@@ -235,6 +235,24 @@ def test_a_damaged_index_of_a_shard_is_refused(tmp_path):
     content[-20] ^= 1
     shard.write_bytes(content)
     with pytest.raises(DataError, match=r"is damaged: its index is damaged: .*[^.]\. Restore it"):
+        open_store(path, backend=Zarr())[0]
+
+
+def test_a_shard_whose_index_points_outside_of_it_is_refused(tmp_path):
+    path = write_zarr(
+        tmp_path / "x.zarr", [{"id": "a", "x": np.arange(200)}], chunk=10, shards=(50,)
+    )
+    shard = path / "a/x/c/0"
+    content = bytearray(shard.read_bytes())
+    pairs = np.frombuffer(content[-84:-4], "<u8").copy()  # offset and size of each of 5 chunks
+    pairs[1] += 4096
+    index = numcodecs.registry.get_codec({"id": "crc32c"}).encode(pairs.tobytes())
+    shard.write_bytes(content[:-84] + bytes(index))
+    message = (
+        rf"the shard index puts a chunk at bytes 0\.\.{pairs[1]} of 'c/0', which has "
+        rf"{len(content)} bytes\. Restore it"
+    )
+    with pytest.raises(DataError, match=message):
         open_store(path, backend=Zarr())[0]
 
 

@@ -1,4 +1,4 @@
-"""Audio files for seqdata: read in place where they are WAV, with spectra, log-mel and MFCC."""
+"""Audio files for seqdata: WAV is read in place; with spectra, log-mel and MFCC transforms."""
 
 from seqdata_audio.features import MFCC as MFCC
 from seqdata_audio.features import STFT as STFT

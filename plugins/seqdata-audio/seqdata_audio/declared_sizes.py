@@ -1,4 +1,4 @@
-"""Files that are shorter than their headers say: libsndfile reads what is there, without a word."""
+"""Detection of files that are shorter than declared, which libsndfile reads without an error."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Chunks:
-    """Chunks of a kind of file.
+    """Layout of the chunks of a file format.
 
     Attributes:
         first: Position of the first chunk.
-        name: Bytes of a name.
-        size: The struct of a size.
+        name: Size of a chunk's name in bytes.
+        size: ``struct`` format of a chunk's size.
         is_inclusive: Whether a size includes the chunk's name and size.
         multiple: Alignment of chunks in bytes.
     """
@@ -53,7 +53,7 @@ class _Chunks:
     multiple: int
 
     def check(self, file: Readable, stop: int) -> None:
-        """Raise if the file ends before a chunk does."""
+        """Raise a ValueError if the file ends before one of its chunks."""
         at, header = self.first, self.name + struct.calcsize(self.size)
         for _ in range(_MOST_CHUNKS):
             if at + header > stop:
@@ -73,7 +73,7 @@ _W64_CHUNKS = _Chunks(40, 16, "<Q", is_inclusive=True, multiple=8)
 
 
 def check_declared_sizes(file: Readable) -> None:
-    """Raise if AIFF, AU, CAF, W64 or NIST is not as long as its header says.
+    """Raise if an AIFF, AU, CAF, W64 or NIST file does not have the size in its header.
 
     Raises:
         ValueError: If the file was cut off, contradicts its header, or the header has no size.

@@ -1,4 +1,4 @@
-"""Spectra, log-mel spectrograms and MFCC: columnar transforms with lengths from the audio's."""
+"""Spectra, log-mel spectrograms and MFCC: columnar transforms with lengths known in advance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RATE = "rate"  # the field of the samples per second
 
 
 class _FrameTransform:
-    """Base of transforms of samples to frames, with the options that are named here."""
+    """Base class of transforms of samples to frames."""
 
     field: str
     to: str
@@ -33,36 +33,40 @@ class _FrameTransform:
     pad_mode: ClassVar[Literal["constant", "reflect"]] = "constant"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options alone: windows and filters are made again where they are needed."""
+        """Return the options only; windows and filters are computed again when needed."""
         return {each.name: getattr(self, each.name) for each in fields(cast(Any, self))}
 
     def lengths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of frames of sequences, by their samples; 0 without samples."""
+        """Return the number of frames of each sequence, int64; 0 for a sequence without samples.
+
+        Args:
+            lengths: int64, number of samples of each sequence.
+        """
         padding = 2 * (self.n_fft // 2) if self.center else 0
         frames = 1 + (lengths + padding - self.n_fft) // self._hop
         return np.where(lengths > 0, np.maximum(frames, 0), 0)
 
     @property
     def _hop(self) -> int:
-        """Samples from one frame to the next."""
+        """Number of samples from one frame to the next."""
         return self.hop_length or self.n_fft // 4
 
     def _get_samples(self, columns: dict[str, Any]) -> Ragged:
         """Return the samples of a batch.
 
         Raises:
-            ConfigError: If there is no such field that runs along time.
+            ConfigError: If ``field`` does not name a field along time.
         """
         audio = columns.get(self.field)
         if not isinstance(audio, Ragged):
             raise ConfigError(
-                f"{type(self).__name__}: `field` must be one that runs along time, of "
+                f"{type(self).__name__}: `field` must name a field along time, one of "
                 f"{', '.join(columns)}, but is {self.field!r}. Pass field='...'."
             )
         return audio
 
     def _replace_samples(self, columns: dict[str, Any], features: Ragged) -> dict[str, Any]:
-        """Return the columns with features in the place of samples.
+        """Return the columns with features in place of samples.
 
         Raises:
             ConfigError: If another field has the name of the features.
@@ -78,7 +82,7 @@ class _FrameTransform:
     def _windows(
         self, audio: Ragged, lengths: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield the number of a first frame, and frames of samples, (n, *channels, n_fft)."""
+        """Yield blocks of frames: index of the first, and samples, (n, *channels, n_fft)."""
         samples, begins = self._pad(audio)
         before = np.cumsum(lengths) - lengths
         within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
@@ -91,7 +95,7 @@ class _FrameTransform:
             yield first, windows[at[first : first + step]]
 
     def _pad(self, audio: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return samples in [-1, 1] with padding between sequences, and where each begins."""
+        """Return samples in [-1, 1], padded, and the first row of each padded sequence."""
         values, gap = np.asarray(audio.values), self.n_fft // 2 if self.center else 0
         lengths = np.asarray(audio.lengths)
         begins = np.cumsum(lengths) - lengths
@@ -120,8 +124,8 @@ def _reflect(
     if len(short):
         raise DecodeError.at(
             f"STFT: all sequences must have more than {gap} samples to be mirrored at their ends, "
-            f"half of `n_fft`, but one has {short[0]}. Pass pad_mode='constant', or leave such out "
-            "with `store.where(...)`",
+            f"half of `n_fft`, but one has {short[0]}. Pass pad_mode='constant', or drop short "
+            "sequences with `store.where(...)`",
         )
     having = lengths > 0
     first, stop = (begins + gap)[having, None], (begins + gap + lengths)[having, None]
@@ -135,25 +139,27 @@ def _reflect(
 class LogMel(_FrameTransform):
     """Log-mel spectrogram: ``audio`` (T,) becomes ``mel``, float32 (frames, n_mels), in dB.
 
-    What ``librosa.power_to_db(librosa.feature.melspectrogram(...))`` returns, within 1e-4, with
-    time first. Integers are scaled to [-1, 1) before. Of several channels: (frames, channels,
-    n_mels). The plan knows the frames from the lengths: 1 + T // hop_length.
+    Equal to ``librosa.power_to_db(librosa.feature.melspectrogram(...))`` within 1e-4, with time as
+    the first dimension. Integers are scaled to [-1, 1) first. With several channels the shape is
+    (frames, channels, n_mels). There are 1 + T // hop_length frames, which a plan knows in advance.
 
     Args:
         rate: Samples per second that all sequences must have.
-        n_mels: Mel bands.
-        n_fft: Samples of a window, and of its Fourier transform.
-        hop_length: Samples from one frame to the next.
-        win_length: Samples of the window, in the middle of ``n_fft``; None: all of them.
+        n_mels: Number of mel bands.
+        n_fft: Number of samples of the Fourier transform of a frame.
+        hop_length: Number of samples from one frame to the next.
+        win_length: Number of samples of the window, which is centered in ``n_fft`` samples; None:
+            ``n_fft``.
         fmin: Lower frequency of the first band, Hz.
         fmax: Upper frequency of the last band, Hz; None: half of the rate.
-        center: Whether frame ``t`` is around sample ``t * hop_length``, with zeros beyond both
-            ends; else it begins there.
-        htk: Whether mels are HTK's (torchaudio's default), else Slaney's.
+        center: Whether frame ``t`` is centered at sample ``t * hop_length``, with zeros beyond both
+            ends; otherwise it begins there.
+        htk: Whether to use the mel scale of HTK (default of torchaudio) instead of Slaney's.
         norm: ``"slaney"``: bands have the same area; None: the same height (torchaudio's default).
-        top_db: What is further below a sequence's loudest is raised to that; None: nothing is.
-        field: The field that is transformed.
-        to: The field that is made of it; no other may have this name.
+        top_db: Values more than ``top_db`` dB below the maximum of a sequence are raised to that
+            level; None: no limit.
+        field: Name of the field to transform.
+        to: Name of the resulting field, which must not be that of another field.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -201,7 +207,7 @@ class LogMel(_FrameTransform):
         _check(self, "to", good, f"a string that is not empty, and not {_RATE!r}")
 
     def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
-        """Return the columns with frames in the place of samples."""
+        """Return the columns with frames in place of samples."""
         del seeds
         return self._replace_samples(columns, self._decibels(columns))
 
@@ -234,13 +240,13 @@ class LogMel(_FrameTransform):
         if len(wrong):
             raise DecodeError.at(
                 f"{type(self).__name__}: all sequences must have {self.rate} samples per second, "
-                f"but one has {wrong[0]}. Resample its file, leave such out with "
+                f"but one has {wrong[0]}. Resample its file, drop such sequences with "
                 "`store.where(...)`, or pass another `rate`.",
                 field=_RATE,
             )
 
     def _raise_floor(self, decibels: NDArray[np.float32], lengths: NDArray[np.int64]) -> None:
-        """Raise what is far below the loudest of its sequence."""
+        """Raise values to at least ``top_db`` dB below the maximum of their sequence, in place."""
         having = lengths[lengths > 0]
         if self.top_db is None or not len(having):
             return
@@ -262,10 +268,10 @@ class LogMel(_FrameTransform):
 class MFCC(LogMel):
     """Mel-frequency cepstral coefficients: ``audio`` becomes ``mfcc``, float32 (frames, n_mfcc).
 
-    What ``librosa.feature.mfcc`` returns, within 1e-4, with time first.
+    Equal to ``librosa.feature.mfcc`` within 1e-4, with time as the first dimension.
 
     Args:
-        n_mfcc: Coefficients.
+        n_mfcc: Number of coefficients.
 
     The other arguments are those of ``LogMel``.
 
@@ -281,10 +287,10 @@ class MFCC(LogMel):
         super().__post_init__()
         _store_number(self, "n_mfcc")
         good = _is_count(self.n_mfcc) and self.n_mfcc <= self.n_mels
-        _check(self, "n_mfcc", good, f"an integer in [1, {self.n_mels}], as n_mels is")
+        _check(self, "n_mfcc", good, f"an integer in [1, {self.n_mels}] (n_mels)")
 
     def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
-        """Return the columns with coefficients in the place of samples."""
+        """Return the columns with coefficients in place of samples."""
         del seeds
         mel = self._decibels(columns)
         values = (mel.values @ self._cosines).astype(np.float32)
@@ -300,22 +306,25 @@ class MFCC(LogMel):
 class STFT(_FrameTransform):
     """Short-time Fourier transform: ``audio`` (T,) becomes ``spectrum`` (frames, n_fft // 2 + 1).
 
-    What the function of this name in torch returns, within 1e-5, with time first: complex64, or
-    with ``power`` float32. Integers are scaled to [-1, 1) before. Of several channels: (frames,
-    channels, n_fft // 2 + 1). The plan knows the frames from the lengths: 1 + T // hop_length.
+    Equal to torch's function of this name within 1e-5, with time as the first dimension: complex64,
+    or float32 with ``power``. Integers are scaled to [-1, 1) first. With several channels the shape
+    is (frames, channels, n_fft // 2 + 1). There are 1 + T // hop_length frames, which a plan knows
+    in advance.
 
     Args:
-        n_fft: Samples of a window, and of its Fourier transform.
-        hop_length: Samples from one frame to the next; None: ``n_fft // 4``.
-        win_length: Samples of the window, in the middle of ``n_fft``; None: all of them.
-        window: ``"hann"``, periodic as torch's, or None: all samples count alike.
-        center: Whether frame ``t`` is around sample ``t * hop_length``; else it begins there.
-        pad_mode: What is beyond both ends with ``center``: ``"reflect"``, the samples mirrored, or
-            ``"constant"``, zeros, for which a sequence may be shorter than half of ``n_fft``.
+        n_fft: Number of samples of the Fourier transform of a frame.
+        hop_length: Number of samples from one frame to the next; None: ``n_fft // 4``.
+        win_length: Number of samples of the window, which is centered in ``n_fft`` samples; None:
+            ``n_fft``.
+        window: ``"hann"``, periodic like torch's, or None: a rectangular window.
+        center: Whether frame ``t`` is centered at sample ``t * hop_length``; otherwise it begins
+            there.
+        pad_mode: Padding beyond both ends with ``center``: ``"reflect"`` mirrors the samples, so a
+            sequence must have more than ``n_fft // 2``; ``"constant"`` adds zeros.
         normalized: Whether values are divided by the square root of ``n_fft``.
         power: None: complex values; 1: magnitudes; 2: powers; or another exponent of magnitudes.
-        field: The field that is transformed.
-        to: The field that is made of it; no other may have this name.
+        field: Name of the field to transform.
+        to: Name of the resulting field, which must not be that of another field.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -355,7 +364,7 @@ class STFT(_FrameTransform):
         _check(self, "to", _is_name(self.to), "a string that is not empty")
 
     def __call__(self, columns: dict[str, Any], seeds: NDArray[np.uint64]) -> dict[str, Any]:
-        """Return the columns with frames of spectra in the place of samples."""
+        """Return the columns with frames of spectra in place of samples."""
         del seeds
         audio = self._get_samples(columns)
         lengths = self.lengths(np.asarray(audio.lengths))
@@ -381,7 +390,7 @@ class STFT(_FrameTransform):
 
 
 def _store_number(owner: object, name: str) -> None:
-    """Store a number of NumPy as a plain one; anything else stays, to be checked."""
+    """Replace a NumPy number by a Python number; leave anything else, which is checked later."""
     value = getattr(owner, name)
     whole = as_integer(value)
     if whole is not None:

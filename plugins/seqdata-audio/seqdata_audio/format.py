@@ -22,19 +22,21 @@ _DTYPES = (None, "float32", "float64")
 
 @dataclass(frozen=True)
 class Audio:
-    """Audio files: what libsndfile reads; one sequence each, its id the path below the folder.
+    """Backend for audio files; each file is a sequence, with its path below the folder as id.
 
-    WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF, AU, CAF, W64 and NIST; see ``suffixes``.
+    It reads the formats of libsndfile: WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF, AU, CAF, W64 and
+    NIST; see ``suffixes``.
 
-    Fields: ``audio``, (T,) of mono files, (T, channels) of others, with the dtype that is stored;
-    ``rate``, int64, samples per second of each sequence. WAV of 8, 16, 32 and 64 bits is read in
-    place, by slices; all else is decoded as a whole.
+    Fields: ``audio``, (T,) for mono files, (T, channels) for others, in the stored dtype; ``rate``,
+    int64, samples per second of each sequence. WAV of 8, 16, 32 and 64 bits is read in place, by
+    slices; other files are decoded whole.
 
     Args:
         dtype: None: as stored. ``"float32"``, ``"float64"``: all files are decoded to it, in
             [-1, 1], for any stored format.
         allow_empty: Whether a file may hold no samples; it is then a sequence of length 0.
-        transcript: Table of texts, joined with the recordings by the names of their files: a path
+        transcript: Table of transcripts, joined with the recordings by the names of their files: a
+            path
             (CSV, TSV, Parquet, JSON lines), a pandas, Polars or Arrow table. It has a column
             ``file``, ``path`` or ``audio_filepath``, and one of ``text``, ``sentence`` or
             ``transcript``, which becomes the field ``text``; its other columns become fields, too.
@@ -67,7 +69,7 @@ class Audio:
         if self.dtype not in _DTYPES:
             raise ConfigError(
                 f"Audio: `dtype` must be one of {', '.join(map(repr, _DTYPES))}, but is "
-                f"{self.dtype!r}. Leave it out for what is stored."
+                f"{self.dtype!r}. Leave it out for the stored dtype."
             )
         check_flags("Audio", allow_empty=self.allow_empty)
 
@@ -84,8 +86,9 @@ class Audio:
         """Open recordings, with their transcripts; options are those of ``FormatBackend``.
 
         Raises:
-            ConfigError: If the location means nothing, or an option or the table is invalid.
-            DataError: If a file is damaged, or rows and recordings do not fit each other.
+            ConfigError: If there are no files at the location, or an option or the table is
+                invalid.
+            DataError: If a file is damaged, or rows and recordings do not match.
         """
         store = self._backend(
             location, verify=verify, index=index, remote=remote, keys=keys, progress=progress
@@ -113,7 +116,7 @@ class Audio:
         """Return the positions of the samples of a file.
 
         Raises:
-            DataError: If it is not a whole audio file.
+            DataError: If it is not a complete audio file.
         """
         try:
             return self._index(file)

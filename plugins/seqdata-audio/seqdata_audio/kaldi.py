@@ -1,7 +1,7 @@
 """Archives of Kaldi (``.ark``) and lists of them (``.scp``): features, read in place.
 
-An entry of an archive is a name, a space, a zero byte and a B, the kind of its values, their
-numbers and the values.
+An entry of an archive has a name, a space, a NUL byte and a B, the kind of its values, their shape,
+and the values.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LONGEST_NAME = 4096
 
 @dataclass(frozen=True)
 class KaldiArchive:
-    """Archives of Kaldi: features or other floats; each entry is a sequence with its name as id.
+    """Backend for archives of Kaldi; each entry is a sequence with its name as id.
 
-    Field ``features``: float32 or float64, (T, columns) of matrices, (T,) of vectors, read in
-    place. Compressed matrices, texts and sound in archives are refused. A list (``feats.scp``) is
-    the entries that it names, in its order; paths in it count from the current folder, as in
-    Kaldi, or else from its own.
+    Field ``features``: float32 or float64, (T, columns) for matrices, (T,) for vectors, read in
+    place. Compressed matrices, texts and sound in archives are refused. A list (``feats.scp``)
+    selects the entries that it names, in its order; its paths are relative to the current folder,
+    as in Kaldi, or else to the folder of the list.
 
     Examples:
         >>> store = open_store("raw_mfcc.1.ark")  # doctest: +SKIP
@@ -48,7 +48,7 @@ class KaldiArchive:
         """Open archives, or those of a list; options are those of ``FormatBackend``.
 
         Raises:
-            ConfigError: If the location means nothing, or an option is invalid.
+            ConfigError: If there are no archives at the location, or an option is invalid.
             DataError: If an archive is damaged, or lacks an entry of the list.
         """
         if not _is_list(location):
@@ -126,7 +126,7 @@ def _read_list(location: str | os.PathLike[str]) -> tuple[str, list[str]]:
 
     Raises:
         ConfigError: If it does not exist, or an entry is not a position in an archive.
-        DataError: If a name stands twice.
+        DataError: If a name occurs twice.
     """
     path = Path(location)
     entries = read_pairs(path, "the archives of features")
@@ -166,11 +166,11 @@ def _read_name(file: RandomAccessFile, at: int) -> tuple[str, int]:
 
 
 def _read_sizes(file: RandomAccessFile, name: str, at: int) -> tuple[str, int, int, int]:
-    """Return dtype, columns (0 of a vector), rows, and the position of the values of an entry."""
+    """Return dtype, columns (0 for a vector), rows, and the position of the values of an entry."""
     kind = file.read(at, at + 3)
     if kind in _COMPRESSED:
         raise ValueError(
-            f"holds compressed matrices ({name!r}), of which parts cannot be read. Write it again "
+            f"holds compressed matrices ({name!r}), which cannot be read in place. Write it again "
             "with `copy-feats --compress=false ark:old.ark ark:new.ark`"
         )
     if kind not in _KINDS:

@@ -1,7 +1,8 @@
 """Manifests of other toolkits as tables of transcripts: folders of Kaldi, cuts of lhotse.
 
-A table is a mapping from columns to lists: ``file`` (or the id of a recording), ``text``, and where
-rows are of parts ``offset`` and ``duration``, seconds; ``id`` is the utterance's own.
+A table is a mapping from columns to lists: ``file`` (or the id of a recording), ``text``, and, if
+rows are parts of recordings, ``offset`` and ``duration`` in seconds; ``id`` is that of the
+utterance.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def read_kaldi_folder(folder: str) -> dict[str, list[Any]]:
 
     Raises:
         ConfigError: If a file of these is missing, or a recording is the output of a command.
-        DataError: If a line is incomplete, or names what the other files do not have.
+        DataError: If a line is incomplete, or names an utterance or recording that another file
+            lacks.
     """
     root = Path(folder)
     files = read_pairs(root / "wav.scp", "the file of each recording")
@@ -55,10 +57,10 @@ def read_kaldi_folder(folder: str) -> dict[str, list[Any]]:
 
 
 def read_lhotse(path: str) -> dict[str, list[Any]] | None:
-    """Return the cuts or supervisions of a manifest of lhotse; None if the file is another one.
+    """Return the cuts or supervisions of a manifest of lhotse; None if it is not such a manifest.
 
-    A cut is of one file; its texts are those of its supervisions, joined by a space, its speaker
-    the one that all of them name.
+    A cut must be of one file. Its text joins the texts of its supervisions with spaces; its speaker
+    is the one that all of them name, or "" if they differ.
 
     Raises:
         ConfigError: If a cut is mixed or padded, or its recording is not one file.
@@ -81,15 +83,15 @@ def read_lhotse(path: str) -> dict[str, list[Any]] | None:
 
 
 def read_pairs(path: Path, meaning: str) -> dict[str, str]:
-    """Return the lines of a file of Kaldi, by their first words.
+    """Return first word -> rest of the line, for the lines of a file of Kaldi.
 
     Args:
         path: The file.
-        meaning: Meaning of the column, for the error.
+        meaning: Description of the file, for the error.
 
     Raises:
-        ConfigError: If it does not exist.
-        DataError: If a name stands twice.
+        ConfigError: If the file does not exist.
+        DataError: If a name occurs twice.
     """
     if not path.exists():
         raise ConfigError(
@@ -99,7 +101,7 @@ def read_pairs(path: Path, meaning: str) -> dict[str, str]:
     for key, value in _pairs(path):
         if key in found:
             raise DataError.at(
-                f"{path}: each name must stand once, but {key!r} stands twice. Remove one line",
+                f"{path}: each name must occur once, but {key!r} occurs twice. Remove one line",
                 file=str(path), sequence=key,
             )  # fmt: skip
         found[key] = value
@@ -115,8 +117,8 @@ def _read_cut(where: str, cut: dict[str, Any]) -> dict[str, Any]:
     if kind not in _CUTS or "recording" not in cut:
         found = kind if kind not in _CUTS else "a cut without a recording"
         raise ConfigError(
-            f"{where}: must be a cut of one recording, but is {found}. Save what it makes as "
-            "files: `cuts.save_audios(folder)`"
+            f"{where}: must be a cut of one recording, but is {found}. Save the audio of the cuts "
+            "as files: `cuts.save_audios(folder)`"
         )
     sources = cut["recording"].get("sources", ())
     if len(sources) != 1 or sources[0].get("type") != "file":
@@ -172,21 +174,25 @@ def _read_json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(line, dict):
                 raise DataError.at(
                     f"{path}: line {number} must be a JSON object, but is a "
-                    f"{type(line).__name__}. Write one object a line",
+                    f"{type(line).__name__}. Write one object per line",
                     file=path,
                 )
             yield number, line
 
 
 def _read_part(root: Path, key: str, line: str) -> tuple[str, float, float | None]:
-    """Return the recording of a segment, where it begins and how long it is, in seconds."""
+    """Return recording, offset and duration of a segment, in seconds; None: to its end.
+
+    Raises:
+        DataError: If the line is invalid.
+    """
     try:
         recording, begin, end = line.split()
         first, last = float(begin), float(end)
     except ValueError:
         raise DataError.at(
-            f"{root / 'segments'}: {key!r} must be followed by a recording, its begin and its end "
-            f"in seconds, but by {line!r}. Restore the file",
+            f"{root / 'segments'}: {key!r} must be followed by a recording, and a start and end in "
+            f"seconds, but is followed by {line!r}. Restore the file",
             file=str(root / "segments"), sequence=key,
         ) from None  # fmt: skip
     return recording, first, _TO_END if last < 0 else last - first  # -1 is the end, as in Kaldi

@@ -20,12 +20,12 @@ def mel_filters(
 
     Args:
         rate: Samples per second.
-        n_fft: Samples of a window.
-        n_mels: Filters.
+        n_fft: Number of samples of the Fourier transform.
+        n_mels: Number of filters.
         low: Lower frequency of the first filter, Hz.
         high: Upper frequency of the last filter, Hz.
-        htk: Whether mels are HTK's, else Slaney's.
-        normalized: Whether filters have the same area, else the same height.
+        htk: Whether to use the mel scale of HTK instead of Slaney's.
+        normalized: Whether filters have the same area; otherwise they have the same height.
     """
     bins = np.fft.rfftfreq(n_fft, 1 / rate)
     first, last = _mels_of(np.array([low, high]), htk).tolist()
@@ -38,7 +38,7 @@ def mel_filters(
 
 
 def hann(size: int, padded: int) -> Floats:
-    """Return a periodic Hann window of some samples in the middle of more, float64 (padded,)."""
+    """Return a periodic Hann window of ``size`` samples, centered in zeros, float64 (padded,)."""
     window = np.zeros(padded)
     first = (padded - size) // 2
     window[first : first + size] = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)

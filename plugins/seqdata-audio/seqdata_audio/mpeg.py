@@ -1,4 +1,4 @@
-"""MPEG audio without a number of samples in its header: frames are counted.
+"""Counting of frames in MPEG audio without a number of samples in its header.
 
 ``lame -t``, streams and speech services write no Xing or Info frame. libsndfile then guesses a
 length from the size of the first frame, and reads no further.
@@ -31,11 +31,11 @@ class MpegFrames:
     """The frames of a file.
 
     Attributes:
-        begin: The first byte of the first one.
-        end: One past the last.
+        begin: First byte of the first frame.
+        end: One past the last byte of the last frame.
         count: Number of frames.
-        samples: Timesteps of each.
-        longest: Bytes of the longest one.
+        samples: Number of timesteps of each frame.
+        longest: Size of the longest frame in bytes.
     """
 
     begin: int
@@ -46,13 +46,14 @@ class MpegFrames:
 
     @property
     def length(self) -> int:
-        """Timesteps of all."""
+        """Number of timesteps of all frames."""
         return self.count * self.samples
 
     def take(self, content: bytes) -> bytes:
-        """Return the frames of a file, after a tag so long that libsndfile reads them all.
+        """Return the bytes of all frames, after tags that make libsndfile read all of them.
 
-        It guesses no more samples than the size of the file divided by that of a frame.
+        libsndfile guesses at most as many frames as the size of the file divided by that of a
+        frame.
         """
         missing = max(0, self.count * self.longest - (self.end - self.begin)) + 2 * self.longest
         tags = []
@@ -68,8 +69,8 @@ def count_frames(content: bytes) -> MpegFrames | None:
     """Return the frames of a file; None if a Xing or Info frame has their number.
 
     Raises:
-        ValueError: If it has other frames than that says, other bytes among them, frames of
-            several kinds, or was cut off.
+        ValueError: If the number of frames is not that of the Xing or Info frame, there are other
+            bytes between frames, frames differ in kind, or the file was cut off.
     """
     begin = _skip_tags(content, 0)
     first = _Kind.read(content, begin)
@@ -96,10 +97,10 @@ class _Kind:
     Attributes:
         head: The second byte of their headers, without the bit for a checksum.
         is_mono: Whether they have one channel.
-        samples: Timesteps of each.
-        sizes: Bytes of a frame, by the third byte of its header; 0 where that is another kind's.
-        side: Bytes between the header and what a Xing frame says.
-        size: Bytes of the frame that was looked at.
+        samples: Number of timesteps of each frame.
+        sizes: Third byte of a header -> size of the frame in bytes; 0 if it is of another kind.
+        side: Number of bytes between the header and the content of a Xing frame.
+        size: Size in bytes of the frame that was read.
     """
 
     head: int
@@ -111,7 +112,11 @@ class _Kind:
 
     @classmethod
     def read(cls, content: bytes, at: int) -> _Kind:
-        """Return the kind of the frame at a byte."""
+        """Return the kind of the frame at a byte.
+
+        Raises:
+            ValueError: If there is no such frame.
+        """
         head = content[at : at + 4]
         version, layer = (head[1] >> 3 & 3, 4 - (head[1] >> 1 & 3)) if len(head) == 4 else (1, 4)
         if head[:1] != b"\xff" or head[1] < 0xE0 or version == 1 or layer == 4:
@@ -131,13 +136,13 @@ class _Kind:
 
 
 def _samples_of(version: int, layer: int) -> int:
-    """Return the timesteps of a frame."""
+    """Return the number of timesteps of a frame."""
     return {1: 384, 2: 1152, 3: 1152 if version == 3 else 576}[layer]
 
 
 @functools.lru_cache(maxsize=64)
 def _sizes_of(version: int, layer: int, rate_index: int) -> tuple[int, ...]:
-    """Return the bytes of frames of one rate, by the third byte of their headers; 0: of none."""
+    """Return the size of a frame by the third byte of its header; 0 for other sampling rates."""
     if rate_index == 3:
         return (0,) * 256
     rate, samples = _RATES[version][rate_index], _samples_of(version, layer)
@@ -165,7 +170,7 @@ def _skip_tags(content: bytes, at: int) -> int:
 
 
 def _read_xing(content: bytes, begin: int, first: _Kind) -> tuple[int | None, int]:
-    """Return the frames and bytes that a Xing frame says, 0 if not; None frames: it is none."""
+    """Return numbers of frames and bytes in a Xing frame, 0 if absent; None: not a Xing frame."""
     at = begin + 4 + first.side
     if content[at : at + 4] not in _XING:
         return None, 0
@@ -176,13 +181,17 @@ def _read_xing(content: bytes, begin: int, first: _Kind) -> tuple[int | None, in
 
 
 def _walk(content: bytes, begin: int, kind: _Kind, *, is_counted: bool) -> MpegFrames:
-    """Return the frames from a byte on.
+    """Count the frames from a byte on.
 
     Args:
         content: The file.
         begin: The first byte of the first frame.
         kind: Kind of that frame.
-        is_counted: Whether anything may follow the last one: the file says how many there are.
+        is_counted: Whether the file declares their number, so that anything may follow the last
+            one.
+
+    Raises:
+        ValueError: If other bytes follow the last frame.
     """
     at, count, longest, sizes, stop = begin, 0, 0, kind.sizes, len(content)
     while at + 4 <= stop:
@@ -203,7 +212,7 @@ def _walk(content: bytes, begin: int, kind: _Kind, *, is_counted: bool) -> MpegF
 
 
 def _check_tail(content: bytes, at: int, kind: _Kind) -> None:
-    """Raise if the bytes after the last frame are not a tag."""
+    """Raise a ValueError if the bytes after the last frame are not a tag."""
     tail = content[at:]
     if not tail.strip(b"\0") or tail.lstrip(b"\0").startswith(_TAGS):
         return

@@ -1,4 +1,4 @@
-"""Ogg files that libsndfile would read in part, without a word."""
+"""Detection of Ogg files of which libsndfile would only read a part, without an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_pages(content: bytes) -> None:
     """Raise if a file holds several recordings in sequence, lacks a page, or was cut off.
 
     Raises:
-        ValueError: If the file does not hold exactly one whole recording.
+        ValueError: If the file does not hold exactly one complete recording.
     """
     _check_last_page(content)
     later = _LATER_PAGE.search(content)
@@ -35,7 +35,7 @@ def check_pages(content: bytes) -> None:
 
 
 def _check_numbers(content: bytes) -> None:
-    """Raise if a page is missing: libsndfile would begin a recording after it."""
+    """Raise a ValueError if a page is missing; libsndfile would start again after it."""
     last: dict[int, int] = {}
     for match in _PAGE_BEGIN.finditer(content):
         if match.start() + _PAGE > len(content):
@@ -51,8 +51,8 @@ def _check_numbers(content: bytes) -> None:
 def _check_last_page(content: bytes) -> None:
     """Raise if an Ogg file does not end with an undamaged last page (RFC 3533, section 6).
 
-    libsndfile passes over anything else, over a page whose checksum is wrong, and over a last page
-    that is not marked as such: samples would be missing.
+    libsndfile ignores other bytes, a page whose checksum is wrong, and a last page that is not
+    marked as such, so that samples would be missing.
     """
     tail = content[max(0, len(content) - 2 * _LONGEST_PAGE) :]
     begins = [match.start() for match in _PAGE_BEGIN.finditer(tail)]
@@ -67,7 +67,7 @@ def _check_last_page(content: bytes) -> None:
             "last one: it is damaged, or something was added"
         )
     if _compute_checksum(page) != struct.unpack_from("<I", page, _CHECKSUM_AT)[0]:
-        raise ValueError("has a last Ogg page whose checksum is not that of its bytes")
+        raise ValueError("has a last Ogg page whose checksum does not match its bytes")
     if not page[_FLAGS_AT] & _IS_LAST:
         raise ValueError(
             "must end with an Ogg page that is marked as the last of its stream, but this one is "

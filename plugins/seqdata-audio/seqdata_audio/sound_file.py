@@ -1,4 +1,4 @@
-"""The content of sound files and their samples: WAV by the core's reader, others by libsndfile."""
+"""Reading of headers and samples of sound files: WAV by the core, others by libsndfile."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ _HEAD = 12
 
 @dataclass(frozen=True, slots=True)
 class SoundInfo:
-    """The facts in the header of a file.
+    """Description of the samples of a file.
 
     Attributes:
         rate: Samples per second.
-        channels: Channels of each sample.
-        frames: Timesteps.
-        dtype: Dtype that holds its samples without loss; float32 where they were compressed with
-            loss.
+        channels: Number of channels.
+        frames: Number of timesteps.
+        dtype: Dtype that holds its samples without loss; float32 if their compression is lossy.
     """
 
     rate: int
@@ -53,7 +52,7 @@ class SoundInfo:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The bytes of a file in memory, as one that is read; see ``RandomAccessFile``."""
+    """A file in memory; see ``RandomAccessFile``."""
 
     content: bytes
     name: str = ""
@@ -80,11 +79,11 @@ def read_wav(file: Readable) -> WavHeader | None:
 
 
 def read_info(file: Readable) -> SoundInfo:
-    """Return the description of a file.
+    """Return the description of the samples of a file.
 
     Raises:
-        ValueError: If it is not a whole file that libsndfile reads, or its header does not say how
-            many samples it has.
+        ValueError: If it is not a complete file that libsndfile reads, or its header does not
+            declare the number of samples.
         PluginError: If soundfile is not installed.
     """
     wav = read_wav(file)
@@ -100,11 +99,11 @@ def read_info(file: Readable) -> SoundInfo:
 
 
 def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
-    """Return the samples of a whole file, (T,) or (T, channels).
+    """Return all samples of a file in a dtype, (T,) or (T, channels).
 
     Raises:
-        ValueError: If it holds fewer than its header says, this says no number, or it cannot be
-            decoded.
+        ValueError: If there are fewer samples than the header declares, it declares no number, or
+            the samples cannot be decoded.
         PluginError: If soundfile is not installed.
     """
     wav = WavHeader.read(Content(content)) if WavHeader.is_wav(content[:_HEAD]) else None
@@ -121,14 +120,14 @@ def read_samples(content: bytes, dtype: str) -> NDArray[Any]:
 
 
 def convert(samples: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return samples as they are, or as floats; integers become floats in [-1, 1)."""
+    """Convert samples to ``dtype``; integers that become floats are scaled to [-1, 1)."""
     if samples.dtype == dtype:
         return samples
     return scale_samples(samples).astype(dtype, copy=False)
 
 
 def scale_samples(samples: NDArray[Any]) -> NDArray[Any]:
-    """Return samples as floats in [-1, 1): integers as float64, floats as they are."""
+    """Scale integer samples to float64 in [-1, 1); return floats unchanged."""
     if samples.dtype.kind == "f":
         return samples
     scale = 2.0 ** (8 * samples.dtype.itemsize - 1)
@@ -138,7 +137,7 @@ def scale_samples(samples: NDArray[Any]) -> NDArray[Any]:
 
 
 def make_broken_error(file: Readable, problem: str) -> DataError:
-    """Return the error about a file that is not a whole recording."""
+    """Return the error about a file that is not a complete recording."""
     ending = file.name.rpartition(".")[2].lower()
     lossless = "flac" if ending == "flac" else "wav"
     return DataError.at(
@@ -149,7 +148,10 @@ def make_broken_error(file: Readable, problem: str) -> DataError:
 
 
 def _take_compressed(content: bytes, wav: WavHeader) -> bytes:
-    """Return the samples of a compressed WAV file, decoded by libsndfile with the true size."""
+    """Return the bytes from which libsndfile decodes all samples of a compressed WAV file.
+
+    These are the MPEG frames in it, or the file itself, with the true size in its header.
+    """
     if wav.tag in _WAV_OF_MPEG:
         return content[wav.begin : wav.end]
     if not wav.is_stream:
@@ -159,7 +161,7 @@ def _take_compressed(content: bytes, wav: WavHeader) -> bytes:
 
 
 def _find_mpeg(sound: Any, file: Readable) -> MpegFrames | None:
-    """Return the frames of an MPEG file where libsndfile does not know how many there are."""
+    """Return the frames of an MPEG file; None if libsndfile knows their number, or for others."""
     return count_frames(file.read(0, file.size)) if sound.subtype in _MPEG else None
 
 
@@ -196,13 +198,13 @@ def _library() -> ModuleType:
     except (ImportError, OSError) as error:  # without its library: OSError
         raise PluginError(
             f"seqdata-audio: soundfile must be installed, but cannot be imported ({error}). Run "
-            "`pip install soundfile`; on other systems than usual install libsndfile, too."
+            "`pip install soundfile`; if its wheel has no libsndfile, install that, too."
         ) from error
     return soundfile
 
 
 class _RawFile(io.RawIOBase):
-    """A file of the engine as Python's, for libsndfile."""
+    """File object over a ``Readable``, for libsndfile."""
 
     def __init__(self, file: Readable) -> None:
         self._file = file

@@ -1,8 +1,8 @@
 """A table of transcripts, joined with recordings by the names of their files.
 
-Flow: the table becomes columns of Python or NumPy values (``read_table``), its rows are matched
-with ids (``match_rows``), or, where they are of parts, with several rows of a recording
-(``match_parts``), and ``TranscribedStore`` returns them with the recordings' own fields.
+``read_table`` reads the table as columns. ``match_rows`` matches its rows with the ids of
+recordings; ``match_parts`` does so if rows are parts of recordings. ``TranscribedStore`` returns
+the columns with the fields of the recordings.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ROUNDING = 0.01  # seconds that a part may end behind its recording: manifests 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of recordings, a sequence each.
+    """Parts of recordings, each of which is a sequence.
 
     Attributes:
         ids: Their ids.
         begins: int64 (n,), the first timestep of each in its recording.
-        lengths: int64 (n,), timesteps.
+        lengths: int64 (n,), number of timesteps of each.
     """
 
     ids: Sequence[str]
@@ -43,13 +43,13 @@ class Parts:
 
 
 class TranscribedStore:
-    """Recordings with the fields of a table of transcripts: ``text``, and its other columns.
+    """Store of recordings, with the columns of a table of transcripts as fields.
 
     Args:
         base: The recordings.
-        numbers: int64 (n,), those that have a row, in order.
-        columns: Field -> its values, of each of these: numbers (n,), or a list of strings.
-        parts: Part of each recording that is a sequence; None: the whole.
+        numbers: int64 (n,), sequence -> index of its recording, ascending.
+        columns: Field -> value of each sequence: numbers (n,), or a list of n strings.
+        parts: The part of its recording that each sequence is; None: the whole recording.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TranscribedStore:
         return [self._parts.ids[number] for number in chosen.tolist()]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same indices: it is not a view."""
+        """Return the same indices, because this store is not a view."""
         return numbers
 
     def read(
@@ -130,22 +130,22 @@ class TranscribedStore:
 def join_transcript(store: Store, table: Any, folder: str = "") -> TranscribedStore:
     """Return the recordings that have a row in a table, with its columns as fields.
 
-    A row names its recording by the whole id (the path below the folder), or by as much of it as
-    is unique: without the suffix, the name alone, or that without the suffix. What most rows are
-    matched by holds for all. With a column ``offset`` (seconds; how many, in ``duration``) each row
-    is a sequence, a part of its recording.
+    A row names its recording by its id (the path below the folder), the id without suffix, the file
+    name, or the file name without suffix; the form that matches most rows is used for all. With a
+    column ``offset`` (and ``duration``; both in seconds), each row is a sequence, which is a part
+    of its recording.
 
     Args:
         store: The recordings.
         table: A path (CSV, TSV, Parquet, JSON lines, a manifest of lhotse, a folder of Kaldi), a
             pandas, Polars or Arrow table: columns ``file``, ``path`` or ``audio_filepath``, and
             ``text``, ``sentence`` or ``transcript``.
-        folder: Folder of the recordings; a row may name them by this folder, too.
+        folder: Folder of the recordings, with which names in the table may begin.
 
     Raises:
-        ConfigError: If the table cannot be read, lacks a column, or fits no recording.
-        DataError: If two rows are of one recording, a row is of several, or of a part that is not
-            in its recording.
+        ConfigError: If the table cannot be read, lacks a column, or does not name any recording.
+        DataError: If two rows name one recording, a row matches several, or a part is not within
+            its recording.
     """
     where, columns = read_table(table)
     file, text = _find(where, columns, FILE_COLUMNS), _find(where, columns, TEXT_COLUMNS)
@@ -154,11 +154,14 @@ def join_transcript(store: Store, table: Any, folder: str = "") -> TranscribedSt
     for name in columns:
         if name in store.fields or name in (_TEXT, "id"):
             raise ConfigError(
-                f"{where}: columns must have names of their own, but {name!r} is a field of the "
-                "recordings, too. Rename the column, or leave it out"
+                f"{where}: columns must not be named like a field of the recordings, but {name!r} "
+                "is. Rename the column, or leave it out"
             )
     if not isinstance(names, list) or not isinstance(texts, list):
-        raise ConfigError(f"{where}: names of files and texts must be strings. Check the table")
+        raise ConfigError(
+            f"{where}: columns {file!r} and {text!r} must hold strings, but one holds "
+            "numbers. Check the table"
+        )
     ids = store.keys(range(len(store)))
     root = f"{os.path.abspath(folder)}/" if folder else ""
     names = [name.removeprefix(root) for name in names]
@@ -184,8 +187,8 @@ def match_rows(where: str, ids: Sequence[str], names: Sequence[str]) -> NDArray[
         names: Names of their files in the rows.
 
     Raises:
-        ConfigError: If none fits.
-        DataError: If two rows are of one recording, or a row of several.
+        ConfigError: If no row names a recording.
+        DataError: If two rows name one recording, or a row matches several.
     """
     theirs, mine = _choose_names(where, ids, names)
     row_of = {name: row for row, name in enumerate(theirs)}
@@ -194,9 +197,9 @@ def match_rows(where: str, ids: Sequence[str], names: Sequence[str]) -> NDArray[
         for row, name in enumerate(theirs):
             if row_of[name] != row and name in known:
                 raise DataError.at(
-                    f"{where}: each recording must have one row, but rows {row} and "
-                    f"{row_of[name]} are both of {name!r}. Remove one, or add the columns 'offset' "
-                    "and 'duration' (seconds) if they are of parts",
+                    f"{where}: each recording must have one row, but rows {row} and {row_of[name]} "
+                    f"both name {name!r}. Remove one, or, if they are parts of it, add the columns "
+                    "'offset' and 'duration' (seconds)",
                     sequence=name,
                 )
     _index_names(where, ids, mine, row_of)
@@ -206,7 +209,7 @@ def match_rows(where: str, ids: Sequence[str], names: Sequence[str]) -> NDArray[
 def match_parts(
     where: str, ids: Sequence[str], names: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return recording and row of each part, int64 (n,) both: recordings in order, then rows.
+    """Return recording and row of each part, int64 (n,) each, sorted by recording and row.
 
     Args:
         where: The table, for errors.
@@ -214,8 +217,8 @@ def match_parts(
         names: Names of their files in the rows, several times if they have several parts.
 
     Raises:
-        ConfigError: If none fits.
-        DataError: If a row is of several recordings.
+        ConfigError: If no row names a recording.
+        DataError: If a row matches several recordings.
     """
     theirs, mine = _choose_names(where, ids, names)
     number_of = _index_names(where, ids, mine, {name: row for row, name in enumerate(theirs)})
@@ -228,7 +231,11 @@ def match_parts(
 def _choose_names(
     where: str, ids: Sequence[str], names: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the names of rows, and the ids, cut to what most of them are matched by."""
+    """Return the names in rows, and the ids, cut to the form that matches most rows.
+
+    Raises:
+        ConfigError: If no row names a recording.
+    """
     plain = [name.replace("\\", "/").removeprefix("./") for name in names]
     best: tuple[int, list[str], list[str]] = (0, [], [])
     cuts: tuple[Callable[[str], str], ...] = (
@@ -250,16 +257,16 @@ def _choose_names(
 def _index_names(
     where: str, ids: Sequence[str], mine: Sequence[str], row_of: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the recording of each name.
+    """Return name -> index of its recording.
 
     Raises:
-        DataError: If a row's name is that of several.
+        DataError: If a row matches several recordings.
     """
     first: dict[str, int] = {}
     for number, name in enumerate(mine):
         if name in first and name in row_of:
             raise DataError.at(
-                f"{where}: row {row_of[name]} ({name!r}) must be of one recording, but "
+                f"{where}: row {row_of[name]} ({name!r}) must name one recording, but "
                 f"{ids[first[name]]!r} and {ids[number]!r} have this name. Write the path below "
                 "the folder into the table",
                 sequence=ids[number],
@@ -272,11 +279,11 @@ def _measure_parts(
     where: str, store: Store, ids: Sequence[str], columns: Columns, numbers: NDArray[np.int64],
     rows: NDArray[np.int64], own_ids: Any,
 ) -> Parts:  # fmt: skip
-    """Return the parts that rows are of, in samples.
+    """Return the part of its recording that each row describes, in samples.
 
     Raises:
-        ConfigError: If an offset or duration is not a number, or an id not a string.
-        DataError: If a part is not in its recording, or two have one id.
+        ConfigError: If an offset or duration is not a number.
+        DataError: If a part is not within its recording, or two parts have the same id.
     """
     zeros = np.zeros((len(numbers), 3), np.int64)
     zeros[:, 0] = numbers
@@ -298,8 +305,8 @@ def _measure_parts(
     if len(wrong):
         at = wrong[0]
         raise DataError.at(
-            f"{where}: row {rows[at]} must be of a part of {ids[numbers[at]]!r}, which has "
-            f"{sizes[at] / rates[at]:g} s, but is of {begins[at] / rates[at]:g} to "
+            f"{where}: row {rows[at]} must describe a part of {ids[numbers[at]]!r}, which has "
+            f"{sizes[at] / rates[at]:g} s, but describes {begins[at] / rates[at]:g} to "
             f"{ends[at] / rates[at]:g} s. Correct 'offset' and 'duration', in seconds",
             sequence=ids[numbers[at]],
         )
@@ -337,7 +344,7 @@ def _refuse_repeated(where: str, names: Sequence[str], rows: NDArray[np.int64]) 
     for name, row in zip(names, rows.tolist(), strict=True):
         if name in first:
             raise DataError.at(
-                f"{where}: rows must be of different parts and have ids of their own, but rows "
+                f"{where}: rows must describe different parts and have unique ids, but rows "
                 f"{first[name]} and {row} are both {name!r}. Remove one",
                 sequence=name,
             )
@@ -358,7 +365,7 @@ def _report(
     where: str, ids: Sequence[str], names: Sequence[str], numbers: NDArray[np.int64],
     rows: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """Warn of recordings without a row, and of rows without a recording."""
+    """Warn about recordings without a row, and rows without a recording."""
     alone = np.ones(len(ids), bool)
     alone[numbers] = False
     left = np.ones(len(names), bool)

@@ -14,18 +14,18 @@ from seqdata.errors import ConfigError
 from seqdata_audio.manifests import JSON_LINES, read_kaldi_folder, read_lhotse
 
 FILE_COLUMNS = ("file", "path", "audio_filepath")
-"""Columns that may name the recording of a row; the first that is there does."""
+"""Columns that may name the recording of a row; the first that exists is used."""
 TEXT_COLUMNS = ("text", "sentence", "transcript")
-"""Columns that may hold the text of a row; the first that is there does."""
-_FORMS = ".csv, .tsv, .parquet, .jsonl or .json (an object a line), or a data folder of Kaldi"
+"""Columns that may hold the text of a row; the first that exists is used."""
+_FORMS = ".csv, .tsv, .parquet, .jsonl or .json (an object per line), or a data folder of Kaldi"
 Columns = Mapping[str, NDArray[Any] | list[str]]
 
 
 def read_table(table: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name of a table in messages, and its columns: list of str, or numbers (n,).
+    """Return the name of a table for messages, and column -> list of n strings, or numbers (n,).
 
-    Columns of a CSV or TSV file are numbers where each value is written as one, and nothing is lost
-    by it (``007`` stays a string).
+    A column of a CSV or TSV file is converted to numbers if this loses nothing (``007`` stays a
+    string).
 
     Raises:
         ConfigError: If it cannot be read, or a column has another type.
@@ -52,21 +52,21 @@ def read_table(table: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _read_manifest(path: str) -> dict[str, list[Any]] | None:
-    """Return the table of a manifest of another toolkit; None if it is none."""
+    """Return the table of a manifest of another toolkit; None if the file is not a manifest."""
     if os.path.isdir(path):
         return read_kaldi_folder(path)
     return read_lhotse(path) if path.lower().endswith(JSON_LINES) else None
 
 
 def _to_column(values: list[Any]) -> Any:
-    """Return numbers as float64, where None is NaN; strings as they are."""
+    """Return numbers as float64, with NaN for None; return strings unchanged."""
     if all(isinstance(value, str) for value in values):
         return values
     return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def _read_file(path: str) -> tuple[Any, bool]:
-    """Return a file as an Arrow table, and whether its columns are all text."""
+    """Return a file as an Arrow table, and whether all its columns are unparsed strings."""
     import pyarrow.csv
     import pyarrow.json
     import pyarrow.parquet
@@ -136,7 +136,7 @@ def _convert_column(where: str, name: str, column: Any, is_text: bool) -> Any:
 
 
 def _parse_numbers(column: Any) -> Any:
-    """Return a column of text as numbers, if each of its values is written as one."""
+    """Convert a column of strings to numbers if each value is a number, else to a list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -225,9 +225,7 @@ def test_a_rate_that_is_not_told_is_warned_of():
 
 
 def test_a_field_that_is_not_there_is_refused():
-    said = (
-        "LogMel: `field` must be one that runs along time, of audio, rate, y, but is 'sound'. Pass"
-    )
+    said = "LogMel: `field` must name a field along time, one of audio, rate, y, but is 'sound'. Pa"
     with pytest.raises(ConfigError, match=re.escape(said)):
         of(LogMel(**SMALL, field="sound"), np.ones(9), y=np.ones(1))
 

@@ -114,7 +114,7 @@ def test_a_list_is_the_entries_that_it_names_in_its_order(tmp_path, form):
     ("text", "error", "message"),
     [
         ("b b.ark:2\nc b.ark:9\n", DataError, "hold its 2 entries, but 1 are missing, 'c' first"),
-        ("b b.ark:2\nb b.ark:2\n", DataError, "but 'b' stands twice"),
+        ("b b.ark:2\nb b.ark:2\n", DataError, "but 'b' occurs twice"),
         ("b b.ark\n", ConfigError, "'b' must be at `archive.ark:offset`, but is at 'b.ark'"),
         ("b copy-feats x |\n", ConfigError, "but is at 'copy-feats x |'"),
         ("", ConfigError, "must name at least one entry, but is empty"),

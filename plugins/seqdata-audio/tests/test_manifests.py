@@ -191,7 +191,7 @@ def changed(line, **fields):
         (changed(CUT, type="MixedCut"), ConfigError, r"line 1 \('a-0'\): must be a cut of one"),
         (changed(CUT, recording={"sources": []}), ConfigError, "its sources are none"),
         (RECORDING, ConfigError, "must be a cut or a supervision, but is a recording"),
-        (changed(CUT, start=0.9), DataError, "which has 1 s, but is of 0.9 to 1.1 s. Correct"),
+        (changed(CUT, start=0.9), DataError, "which has 1 s, but describes 0.9 to 1.1 s. Correct"),
         (f"{CUT}\n{CUT}\n", DataError, "rows 0 and 1 are both 'a-0'. Remove one"),
         (f"{CUT}\n{{", DataError, r"line 2 must be a JSON object, but is not \("),
         (f"{CUT}\n3\n", DataError, "line 2 must be a JSON object, but is a int"),
@@ -211,9 +211,9 @@ def test_a_manifest_that_cannot_be_followed_is_refused(clips, tmp_path, line, er
     [
         ({"wav_scp": "rec1 sph2pipe a.sph |\n"}, ConfigError, "is the output of a command"),
         ({"wav_scp": None, "wav.scp": None}, ConfigError, "must hold `wav.scp`"),
-        ({"text": "utt1 a\nutt1 b\n"}, DataError, "but 'utt1' stands twice"),
+        ({"text": "utt1 a\nutt1 b\n"}, DataError, "but 'utt1' occurs twice"),
         ({"text": "utt9 a\n"}, DataError, "segments: must have the utterance 'utt9', but"),
-        ({"segments": "utt1 rec1 0.5\n"}, DataError, "must be followed by a recording, its begin"),
+        ({"segments": "utt1 rec1 0.5\n"}, DataError, "must be followed by a recording, and a"),
         ({"segments": "utt1 rec9 0 1\n", "text": "utt1 a\n"}, DataError, "the recording 'rec9'"),
     ],
 )
@@ -232,5 +232,5 @@ def test_seconds_are_numbers_and_a_part_may_be_rounded(clips):
         store = open_store(clips, backend=Audio(transcript=rounded))
     assert store.lengths.tolist() == [4000]  # to the end, which is 9 ms before
     beyond = pa.table(rows | {"offset": [0.5], "duration": [0.52]})
-    with pytest.raises(DataError, match=r"but is of 0\.5 to 1\.02 s"):
+    with pytest.raises(DataError, match=r"but describes 0\.5 to 1\.02 s"):
         open_store(clips, backend=Audio(transcript=beyond))

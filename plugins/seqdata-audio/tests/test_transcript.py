@@ -151,13 +151,13 @@ def test_another_table_is_another_fingerprint(tmp_path):
             ConfigError,
             r"none does: rows name 'a', 'b', 'c', \.\.",
         ),
-        (make_table(["0", "0", "2", "3"]), DataError, "rows 0 and 1 are both of '0'. Remove one"),
-        (make_table(rate=[1, 2, 3, 4]), ConfigError, "'rate' is a field of the recordings, too"),
-        (make_table(offset=[0, 0.5, 0, 0]), DataError, "row 1 must be of a part of 'x/1.wav', wh"),
+        (make_table(["0", "0", "2", "3"]), DataError, "rows 0 and 1 both name '0'. Remove one"),
+        (make_table(rate=[1, 2, 3, 4]), ConfigError, "recordings, but 'rate' is. Rename the"),
+        (make_table(offset=[0, 0.5, 0, 0]), DataError, "row 1 must describe a part of 'x/1.wav'"),
         (make_table(when=[[1]] * 4), ConfigError, r"'when' is list<.*Leave it out"),
         (pa.table({"text": TEXTS}), ConfigError, "column 'file', 'path' or 'audio_filepath', but"),
         (pa.table({"file": TEXTS}), ConfigError, "'sentence' or 'transcript', but has 'file'"),
-        (make_table([1, 2, 3, 4]), ConfigError, "names of files and texts must be strings"),
+        (make_table([1, 2, 3, 4]), ConfigError, "must hold strings, but one holds numbers"),
         (3, ConfigError, "must be a path .* or a pandas, Polars or Arrow table, but is a int"),
         ("nowhere.csv", ConfigError, "transcript 'nowhere.csv': cannot be read"),
         ("table.xls", ConfigError, r"must end with .csv, .tsv, .parquet, .jsonl or .json"),
@@ -182,7 +182,7 @@ def test_a_row_of_two_recordings_is_refused(tmp_path):
     write(tmp_path, ("x/0.wav", "y/0.wav", "y/1.wav"))
     table = pa.table({"file": ["0.wav", "1.wav"], "text": ["a", "b"]})
     with pytest.raises(
-        DataError, match=r"row 0 \('0.wav'\) must be of one recording, but 'x/0.wav'"
+        DataError, match=r"row 0 \('0.wav'\) must name one recording, but 'x/0.wav'"
     ):
         open_store(tmp_path, backend=Audio(transcript=table))
 

@@ -1,4 +1,4 @@
-"""The backend: recordings of EDF, BDF, WFDB and BrainVision by path."""
+"""The backend for recordings in EDF, BDF, WFDB and BrainVision."""
 
 from __future__ import annotations
 
@@ -27,26 +27,32 @@ _EVENT = "event"
 
 @dataclass(frozen=True)
 class Biosignals:
-    """Recordings of EDF(+), BDF(+), WFDB and BrainVision; one sequence each, its id the path.
+    """Backend for recordings in EDF(+), BDF(+), WFDB and BrainVision.
 
-    Fields: ``signal``, (T, channels) along ``time``: the channels of the highest rate; those of
-    another rate are a field with its rate in the name (signal_1hz) and an axis of its own.
+    Each recording is a sequence, with its path as id. The field ``signal``, (T, channels) along
+    ``time``, has the channels of the highest rate. The channels of another rate are a field with
+    the rate in its name (signal_1hz) and an axis of its own.
 
     Args:
         channels: Names of channels, in the order of the field ``signal``; a string: one channel,
-            without an axis for it; field -> names: a field of each, the first along ``time``; None:
-            all.
-        dtype: ``"float32"`` or ``"float64"``: in the unit of the header; ``"stored"``: the integers
-            as they are.
-        unit: ``"V"``, ``"mV"`` or ``"uV"``, to which all voltages are converted; None: as stored.
-        facts: Facts of each sequence: ``"patient"``, ``"recording"``, ``"start"`` (ISO 8601) and
-            ``"comments"`` as strings, ``"rate"`` as float64; with ``"rate"`` rates may differ.
-        annotations: Whether fields ``onset`` and ``duration`` (float64, seconds from the first
-            sample) along ``event`` are there, and ``event_texts``, a line of each; a string: the
-            suffix of annotations of WFDB (``"atr"``).
-        labels: Texts of annotations -> number, or a list of them: the field ``label``, int64 along
-            ``time``, -1 where no such annotation is.
-        gaps: Rule for gaps in EDF+D: ``"error"``, or ``"split"``: each piece becomes a sequence.
+            without a dimension for channels; field -> names: several fields, the first along
+            ``time``; None: all.
+        dtype: ``"float32"`` or ``"float64"``: samples in the unit of the header; ``"stored"``: the
+            stored integers.
+        unit: ``"V"``, ``"mV"`` or ``"uV"``, to which all voltages are converted; None: the units of
+            the headers.
+        facts: Values of the header that become fields with one value per sequence: ``"patient"``,
+            ``"recording"``, ``"start"`` (ISO 8601) and ``"comments"`` as strings, ``"rate"`` as
+            float64; with ``"rate"``, recordings may differ in their rates.
+        annotations: Whether to add the fields ``onset`` and ``duration`` (float64, along ``event``,
+            in seconds; onsets count from the first sample) and ``event_texts`` (a string with a
+            line per event); a string: the suffix of the WFDB annotation files to read them from
+            (``"atr"``).
+        labels: Text of annotations -> label, or a list of texts, whose positions are the labels.
+            Adds the field ``label``, int64 along ``time``, which is -1 where there is no such
+            annotation.
+        gaps: Rule for gaps in EDF+D and BDF+D: ``"error"``, or ``"split"``: each piece without a
+            gap becomes a sequence.
 
     Raises:
         ConfigError: If an option is invalid.
@@ -76,8 +82,8 @@ class Biosignals:
         _check_labels(self.labels, self.annotations)
         if self.unit is not None and self.dtype == STORED:
             raise ConfigError(
-                "Biosignals: `unit` must be None where `dtype` is 'stored', but is "
-                f"{self.unit!r}. Leave one out"
+                f"Biosignals: `unit` must be None if `dtype` is 'stored', but is {self.unit!r}. "
+                "Leave one of them out"
             )
 
     def __call__(
@@ -89,17 +95,18 @@ class Biosignals:
         remote: Any = None,
         progress: bool | None = None,
     ) -> BiosignalStore:
-        """Open recordings; files without an index are read once for it, with a progress bar.
+        """Open recordings; files without an index are read once to make it, with a progress bar.
 
         Args:
             location: A file of a recording, a folder, a glob, a URL, or a list of these.
             verify: When checksums are compared: ``"first_read"`` (None), ``"always"``, ``"off"``.
-            index: ``"build"`` says what is done anyhow.
-            remote: How URLs are read.
-            progress: Whether to show bars; None: where standard error is a terminal.
+            index: As in ``open_store``; missing indexes are always made.
+            remote: Access to URLs, as in ``open_store``.
+            progress: Whether to show progress bars; None: if standard error is a terminal.
 
         Raises:
-            ConfigError: If the location means nothing, or an option does not fit the recordings.
+            ConfigError: If there are no recordings at the location, or an option does not match
+                them.
             DataError: If a file is damaged, missing, or of another format.
         """
         opener = FormatBackend(BiosignalFiles())
@@ -135,7 +142,7 @@ class Biosignals:
         )
 
     def list_channels(self, location: Location) -> dict[str, str]:
-        """Return the channels of a location: name -> unit, rates and in how many recordings.
+        """Return name -> description of each channel: units, rates and the number of recordings.
 
         Args:
             location: As in ``open_store``.
@@ -180,8 +187,8 @@ class Biosignals:
         for signal in signals:
             if signal.name in taken:
                 raise ConfigError(
-                    f"Biosignals: fields of `channels` must have names of their own, but one is "
-                    f"{signal.name!r}. Rename it"
+                    "Biosignals: fields of `channels` must not have the name of another field, "
+                    f"but one is {signal.name!r}. Rename it"
                 )
         return BiosignalStore(
             files=files.store, names=[_format_id(each) for each in recordings],
@@ -198,13 +205,13 @@ class Biosignals:
 
     @property
     def _annotator(self) -> str:
-        """The suffix of annotations of WFDB, without its dot."""
+        """Suffix of WFDB annotation files, without a dot."""
         return self.annotations if isinstance(self.annotations, str) else "atr"
 
     def _read_events(
         self, files: Files, recordings: Sequence[Recording]
     ) -> tuple[list[Events], list[str]]:
-        """Return the events of recordings, and their starts by header or markers."""
+        """Return the events of each recording, and its start (ISO 8601) by header or markers."""
         only_start = not self.annotations and self.labels is None
         events, starts = [], []
         for recording in recordings:
@@ -219,7 +226,7 @@ class Biosignals:
         return events, starts
 
     def _find_siblings(self, location: Location, remote: Any) -> Location:
-        """Return a location with the files that go with a header."""
+        """Return a location with the files that belong to its headers."""
         if isinstance(location, str | os.PathLike):
             found = self._find_files(os.fspath(location), remote)
             return found[0] if len(found) == 1 else found
@@ -247,7 +254,7 @@ class Biosignals:
         raise make_error(os.path.basename(path), problem)
 
     def _find_named(self, path: str, remote: Any) -> list[str]:
-        """Return a header and the files that it names."""
+        """Return the paths of a header and of the files that it names."""
         files = Files(FormatBackend(BiosignalFiles())(path, remote=remote, progress=False))
         folder = path.rpartition("/")[0]
         names = files.list_named(self._annotator if self._needs_events else None)
@@ -258,7 +265,7 @@ class Biosignals:
         return bool(self.annotations) or self.labels is not None
 
     def _find_suffix(self, location: Location) -> str:
-        """Return the suffix of headers of a pattern that names them; "" where any are meant."""
+        """Return the suffix of the headers that a location names; "" if it names none."""
         path = os.fspath(location) if isinstance(location, str | os.PathLike) else ""
         ending = path[path.rfind(".") :].lower()
         return ending if ending in (HEA, VHDR) else ""
@@ -279,7 +286,7 @@ def _check_channels(channels: object) -> None:
         is_list = isinstance(those, Sequence) and all(isinstance(name, str) for name in those)
         if not isinstance(those, Sequence) or not is_list or not 0 < len(those) == len(set(those)):
             raise ConfigError(
-                "Biosignals: `channels` must be names of channels, each once, or field -> names, "
+                "Biosignals: `channels` must be distinct names of channels, or field -> names, "
                 f"but is {channels!r}. Pass e.g. ['Fz', 'Cz']"
             )
     if isinstance(channels, Mapping) and not channels:
@@ -297,22 +304,22 @@ def _check_labels(labels: object, annotations: object) -> None:
         are_numbers = all(type(number) is int for number in numbers)
         if not texts or not are_texts or not are_numbers or len(set(texts)) != len(texts):
             raise ConfigError(
-                "Biosignals: `labels` must be texts of annotations, each once, or text -> number, "
+                "Biosignals: `labels` must be distinct texts of annotations, or text -> integer, "
                 f"but is {labels!r}. Pass e.g. ['Sleep stage W', 'Sleep stage 1']"
             )
     is_suffix = isinstance(annotations, str) and annotations.isalnum()
     if not is_suffix and annotations not in (True, False):
         raise ConfigError(
-            "Biosignals: `annotations` must be True, False or a suffix such as 'atr', but is "
-            f"{annotations!r}. Leave its dot out"
+            "Biosignals: `annotations` must be True, False or a suffix without a dot, such as "
+            f"'atr', but is {annotations!r}. Pass one of these"
         )
 
 
 def _check_pieces(recording: Recording, gaps: str) -> None:
-    """Raise if a recording has gaps that are not split at, or nothing but annotations.
+    """Raise if a recording cannot be a sequence.
 
     Raises:
-        DataError: If it has.
+        DataError: If it has gaps and ``gaps`` is ``"error"``, or has only annotations.
     """
     if recording.part is not None and gaps == "error":
         raise make_error(
@@ -323,7 +330,7 @@ def _check_pieces(recording: Recording, gaps: str) -> None:
     if not recording.channels:
         raise make_error(
             recording.name,
-            "must have a channel of samples, but has only annotations. Leave it out by a glob, "
+            "must have a channel of samples, but has only annotations. Exclude it with a glob, "
             "such as 'recordings/*-PSG.edf'",
         )
 
@@ -345,7 +352,7 @@ def _make_ragged(events: Sequence[Events]) -> dict[str, RaggedValues]:
 def _make_labels(
     events: Sequence[Events], signal: SignalField, codes: Mapping[str, int]
 ) -> StepLabels:
-    """Return the label of each timestep; one without a duration is of the timestep of its onset."""
+    """Return the label of each timestep; an event without a duration labels one timestep."""
     runs: list[NDArray[np.int64]] = []
     edges: list[NDArray[np.int64]] = []
     for each, length, exact_rate in zip(events, signal.lengths.tolist(), signal.rates, strict=True):

@@ -30,10 +30,10 @@ def parse_header(content: bytes, name: str, sizes: Mapping[str, int]) -> Recordi
     Args:
         content: The header.
         name: Its path below the location.
-        sizes: Size of each file of samples that is there, by its path, in bytes.
+        sizes: Path of each existing file of samples -> its size in bytes.
 
     Raises:
-        ValueError: If it is not a header, or does not go with its file of samples.
+        ValueError: If it is not a valid header, or does not match its file of samples.
     """
     text = _decode(content)
     if not text.startswith(_TITLES):
@@ -51,17 +51,17 @@ def parse_header(content: bytes, name: str, sizes: Mapping[str, int]) -> Recordi
     path = _find_file(common.get("datafile"), name, "DataFile")
     if path not in sizes:
         raise ValueError(
-            f"must have its file of samples {path!r} among the opened files, but does not. "
-            "Restore it (where it was renamed, correct `DataFile` in the header), or open the "
-            "folder that holds both"
+            f"must have its file of samples {path!r} among the opened files, but does not. Restore "
+            "it (if it was renamed, correct `DataFile` in the header), or open the folder that "
+            "holds both"
         )
     points, rest = divmod(sizes[path], encoding.count_bytes(count))
     said = common.get("datapoints")
     if rest or (said is not None and int(said or 0) not in (0, points)):
         raise ValueError(
-            f"says that {path!r} has {said or 'whole'} samples of {count} channels in "
-            f"{encoding.name}, but it has {sizes[path]} bytes: {points} samples and {rest} bytes "
-            "more. Restore both"
+            f"declares {said or 'complete'} samples of {count} channels in {encoding.name} for "
+            f"{path!r}, which has {sizes[path]} bytes: {points} samples and {rest} more bytes. "
+            "Restore both"
         )
     is_by_channel = orientation == "VECTORIZED"
     block, blocks = (count * points, 1) if is_by_channel else (count, points)
@@ -84,7 +84,7 @@ def parse_header(content: bytes, name: str, sizes: Mapping[str, int]) -> Recordi
 
 
 def list_named(content: bytes, name: str) -> list[str]:
-    """Return the files that a header names.
+    """Return the paths of the files that a header names.
 
     Raises:
         ValueError: If it is not a header.
@@ -97,7 +97,7 @@ def list_named(content: bytes, name: str) -> list[str]:
 
 
 def parse_markers(content: bytes, rate: Fraction) -> tuple[Events, str]:
-    """Return the events of a file of markers, and the start that the first segment says.
+    """Return the events of a marker file, and the start (ISO 8601) of its first segment, or "".
 
     Args:
         content: The file.
@@ -113,7 +113,9 @@ def parse_markers(content: bytes, rate: Fraction) -> tuple[Events, str]:
     for number, said in markers.items():
         kind, text, position, size, *rest = [*(_unescape(part) for part in said.split(",")), ""]
         if not (position.isdigit() and size.isdigit()):
-            raise ValueError(f"has a marker {number}={said!r}, which must have position and size")
+            raise ValueError(
+                f"has the marker {number}={said!r}, but a marker must have position and size"
+            )
         if kind == "New Segment" and not start and len(rest) > 1:
             start = _parse_start(rest[1])
         if kind != "New Segment" or position != "1":  # the first is the begin of the recording
@@ -133,7 +135,7 @@ def _make_channel(said: str, rate: Fraction, first: int, per_block: int) -> Chan
 
 
 def _parse_sections(text: str) -> dict[str, dict[str, str]]:
-    """Return the sections of a header, by lower-case names; of comments the lines by number."""
+    """Return section -> key -> value, in lower case; comments have line numbers as keys."""
     sections: dict[str, dict[str, str]] = {}
     section: dict[str, str] = {}
     is_comment = False
@@ -156,8 +158,8 @@ def _check(
     value = section.get(key, default).upper() or default
     if value not in allowed:
         raise ValueError(
-            f"must have {key} {' or '.join(allowed)}, but has {value!r}. Export it again so, or "
-            "with pybv"
+            f"must have {key} {' or '.join(allowed)}, but has {value!r}. Export it again in this "
+            "way, or with pybv"
         )
     return value
 

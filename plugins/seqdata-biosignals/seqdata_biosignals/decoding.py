@@ -1,6 +1,6 @@
-"""From stored bytes to samples: only the blocks that a window touches, written once.
+"""Decoding of stored bytes to samples, written in place, for only the blocks of a window.
 
-Samples of a block lie channel by channel; a field has them timestep by timestep. Reads: bytes of
+A block stores samples channel by channel; a field has them timestep by timestep. Reads: bytes of
 spans. Makes: a column that fills the tensors of a batch.
 """
 
@@ -24,17 +24,18 @@ Runs = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a field that lies in one file.
+    """The part of a field that is stored in one file.
 
     Attributes:
-        slot: Which file of the recording.
+        slot: Index of the file in ``Recording.files``.
         encoding: How samples are stored.
         begin: First byte of samples.
-        block: Samples of a block, over all channels.
-        per_block: Samples of each channel of the field in a block.
-        is_by_channel: Whether the file has one block: all samples of a channel together.
-        runs: (first sample in a block, channels, first column of the field) of channels that lie
-            one after another.
+        block: Number of samples in a block, over all channels.
+        per_block: Number of samples of each channel of the field in a block.
+        is_by_channel: Whether the file is one block, in which the samples of a channel are
+            contiguous.
+        runs: (first sample in a block, number of channels, first column of the field) of each run
+            of channels that are contiguous.
     """
 
     slot: int
@@ -47,11 +48,19 @@ class Part:
 
     @property
     def count(self) -> int:
-        """Ranges of bytes that a span needs."""
+        """Number of byte ranges that a span needs."""
         return sum(run[1] for run in self.runs) if self.is_by_channel else 1
 
     def find_bytes(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first byte of each span and one past the last, int64 (n, ``count``, 2)."""
+        """Return the byte ranges of spans: first byte and one past the last.
+
+        Args:
+            starts: int64 (n,), the first timestep of each span.
+            stops: int64 (n,), one past the last timestep of each span.
+
+        Returns:
+            int64 (n, ``count``, 2).
+        """
         edges = np.stack([starts, stops], axis=-1)[:, None, :]
         if self.is_by_channel:
             firsts = [first + at * self.per_block for first, count, _ in self.runs
@@ -70,13 +79,13 @@ class Part:
     def decode(
         self, raw: Sequence[NDArray[np.uint8]], start: int, stop: int, out: NDArray[Any]
     ) -> None:
-        """Write the stored numbers of a span.
+        """Decode the stored numbers of a span into an array.
 
         Args:
-            raw: Its ranges of bytes, in the order of ``find_bytes``.
+            raw: Its byte ranges, in the order of ``find_bytes``.
             start: Its first timestep.
             stop: One past the last.
-            out: (stop - start, columns of the field).
+            out: The array to fill, (stop - start, columns of the field).
         """
         if self.is_by_channel:
             columns = [column + at for _, count, column in self.runs for at in range(count)]
@@ -107,7 +116,7 @@ class Layout:
     """The layout of the samples of a field in a recording.
 
     Attributes:
-        parts: Its part of each file.
+        parts: Its part in each file.
         gains: Gain of each channel; () for stored numbers.
         offsets: Offset of each channel.
     """
@@ -118,12 +127,12 @@ class Layout:
 
     @cached_property
     def count(self) -> int:
-        """Ranges of bytes that a span needs."""
+        """Number of byte ranges that a span needs."""
         return sum(part.count for part in self.parts)
 
     @cached_property
     def _scales(self) -> dict[str, tuple[NDArray[Any], NDArray[Any] | None]]:
-        """Gains and offsets by dtype, of one element where all are equal; None if they are 0."""
+        """Dtype -> gains and offsets, of one element if all are equal; None: offsets are 0."""
         gains, offsets = (
             each[:1] if len(set(each)) == 1 else each for each in (self.gains, self.offsets)
         )
@@ -134,14 +143,14 @@ class Layout:
 
     @cached_property
     def _needs_float64(self) -> bool:
-        """Whether stored numbers have more digits than float32 scales exactly."""
+        """Whether stored numbers have more bits than float32 can scale exactly."""
         return any(part.encoding.bits > _FLOAT32_BITS and part.encoding.stored != "<f4"
                    for part in self.parts)  # fmt: skip
 
     def decode(
         self, raw: Sequence[NDArray[np.uint8]], start: int, stop: int, out: NDArray[Any]
     ) -> None:
-        """Write the samples of a span, (stop - start, channels): scaled, or as stored."""
+        """Decode the samples of a span, scaled or as stored, into (stop - start, channels)."""
         if not self.gains:
             self._decode_parts(raw, start, stop, out)
             return
@@ -167,7 +176,7 @@ class Layout:
             at += part.count
 
     def _find_missing(self, numbers: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Return which stored numbers mean that there is no sample; None: all are there."""
+        """Return a mask of stored numbers that mark missing samples; None: none is missing."""
         missing = None
         for part in self.parts:
             if part.encoding.invalid is None:
@@ -183,15 +192,15 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SignalColumn:
-    """One field of samples of the spans that were read: a ``Column``.
+    """One field of samples of the spans that were read. Implements ``Column``.
 
     Attributes:
         dtype: Dtype of a sample.
         shape: ``()`` or (channels,).
-        layouts: The ways in which sequences are stored.
-        layout_of: int32 (n,), the one of each span.
-        spans: int64 (n, 3).
-        raw: The ranges of bytes of all spans.
+        layouts: The layouts in which sequences are stored.
+        layout_of: int32 (n,), the index of the layout of each span.
+        spans: int64 (n, 3), columns sequence, start and stop.
+        raw: The byte ranges of all spans.
         firsts: int64 (n,), the first range of each span.
     """
 
@@ -205,7 +214,7 @@ class SignalColumn:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each piece, int64 (n,)."""
+        """Number of timesteps of each piece, int64 (n,)."""
         lengths: NDArray[np.int64] = self.spans[:, 2] - self.spans[:, 1]
         return lengths
 
@@ -226,10 +235,10 @@ class SignalColumn:
         return piece
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
-        """Decode all pieces into place and pad; see ``protocols.Column.fill``.
+        """Decode all pieces into an array and pad it; see ``protocols.Column.fill``.
 
         Raises:
-            ValueError: If ``bounds`` do not fit ``out``, or its dtype differs.
+            ValueError: If ``bounds`` do not match ``out``, or its dtype differs.
             DataError: If bytes are damaged.
         """
         room = np.diff(bounds)
@@ -262,12 +271,12 @@ _INT16 = Encoding("int16", "<i2", 16)
 
 
 def find_runs(firsts: Sequence[int], columns: Sequence[int], per_block: int) -> Runs:
-    """Return the runs of channels that lie one after another, in the file and in the field.
+    """Return the runs of channels that are contiguous, in the file and in the field.
 
     Args:
         firsts: First sample of each channel in a block.
-        columns: Its column in the field.
-        per_block: Samples of each in a block.
+        columns: Column of each channel in the field.
+        per_block: Number of samples of each channel in a block.
     """
     runs: list[tuple[int, int, int]] = []
     for first, column in zip(firsts, columns, strict=True):
@@ -281,7 +290,7 @@ def find_runs(firsts: Sequence[int], columns: Sequence[int], per_block: int) -> 
 
 
 def unpack(encoding: Encoding, raw: NDArray[np.uint8]) -> NDArray[Any]:
-    """Return the stored numbers of bytes, (rows, samples), from (rows, bytes)."""
+    """Convert bytes, uint8 (rows, bytes), to the stored numbers, integers (rows, samples)."""
     if encoding.stored == "i3":
         wide = np.zeros((len(raw), raw.shape[1] // 3, 4), np.uint8)
         wide[..., 1:] = raw.reshape(len(raw), -1, 3)
@@ -295,11 +304,11 @@ def unpack(encoding: Encoding, raw: NDArray[np.uint8]) -> NDArray[Any]:
 
 
 def unpack_pairs(raw: NDArray[np.uint8], skip: int, count: int) -> NDArray[np.int16]:
-    """Return numbers of 12 bits, of which each two are in three bytes, int16 (count,).
+    """Unpack 12-bit numbers, two of which are packed in three bytes, to int16 (count,).
 
     Args:
-        raw: The bytes, from the begin of a pair on.
-        skip: Numbers before the first.
+        raw: The bytes, from the beginning of a pair.
+        skip: Number of numbers to skip.
         count: Number of numbers to return.
     """
     pairs = -(-(skip + count) // 2)
@@ -314,7 +323,13 @@ def unpack_pairs(raw: NDArray[np.uint8], skip: int, count: int) -> NDArray[np.in
 
 
 def _transpose(blocks: NDArray[Any], within: int, out: NDArray[Any]) -> None:
-    """Write blocks, (count, channels, samples), from a sample of the first on, as timesteps."""
+    """Write blocks, (count, channels, samples), as timesteps, (timesteps, channels).
+
+    Args:
+        blocks: The blocks.
+        within: The first sample of the first block to write.
+        out: The array to fill.
+    """
     _, channels, per_block = blocks.shape
     for first in range(0, channels, _CHANNELS):
         those = blocks[:, first : first + _CHANNELS]

@@ -1,7 +1,7 @@
 """EDF, EDF+, BDF and BDF+: the header, the annotations of all records, and gaps between them.
 
-Records have a block of samples of each channel, one after another. Reads: bytes of a file. Makes:
-its channels, and where its samples and the texts of its annotations lie.
+A record has the samples of one channel after the other. Reads: bytes of a file. Makes: its
+channels, and the positions of its samples and of the texts of its annotations.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class EdfHeader:
     Attributes:
         encoding: How samples are stored.
         size: Its size in bytes.
-        records: Number of records in the header; -1: unknown.
-        seconds: Duration of a record; 0 where it has only annotations.
+        records: Number of records that it declares; -1: unknown.
+        seconds: Duration of a record; 0 if the file has only annotations.
         kind: ``"EDF+C"``, ``"EDF+D"``, ``"BDF+C"``, ``"BDF+D"``, or "".
         facts: Values of ``recording.FACTS``.
-        columns: Name of a header's column -> its text for each channel.
-        samples: Samples of each channel in a record.
+        columns: Name of an entry of the header -> its string for each channel.
+        samples: Number of samples of each channel in a record.
     """
 
     encoding: Encoding
@@ -52,17 +52,17 @@ class EdfHeader:
 
     @property
     def record_samples(self) -> int:
-        """The samples of a record, over all channels."""
+        """Number of samples of a record, over all channels."""
         return sum(self.samples)
 
     @property
     def record_bytes(self) -> int:
-        """The size of a record."""
+        """Size of a record in bytes."""
         return self.encoding.count_bytes(self.record_samples)
 
     @property
     def annotation_ranges(self) -> list[tuple[int, int]]:
-        """The first byte in a record, and one past the last, of each channel of annotations."""
+        """First byte in a record, and one past the last, of each channel of annotations."""
         ranges, at = [], 0
         for label, count in zip(self.columns["label"], self.samples, strict=True):
             size = self.encoding.count_bytes(count)
@@ -86,24 +86,24 @@ class EdfHeader:
         return channels
 
     def make_file(self, name: str, blocks: int) -> SignalFile:
-        """Return what lies in a run of so many records."""
+        """Return the description of the samples of a run of ``blocks`` records."""
         return SignalFile(name, 0, self.encoding, self.record_samples, blocks)
 
 
 def parse_header(content: bytes) -> EdfHeader:
-    """Return the header at the begin of a file.
+    """Return the header at the beginning of a file.
 
     Args:
         content: The start of the file, which includes the header.
 
     Raises:
-        ValueError: If it is not one.
+        ValueError: If it is not a valid header.
     """
     encoding = _MAGICS.get(content[:8])
     if encoding is None:
         raise ValueError(
-            f"must begin as EDF ('0') or BDF (255, 'BIOSEMI') do, but begins with {content[:8]!r}: "
-            "it is of another format"
+            f"must begin with '0' (EDF) or 255, 'BIOSEMI' (BDF), but begins with {content[:8]!r}: "
+            "it has another format"
         )
     if len(content) < _HEAD:
         raise ValueError(f"must have a header of {_HEAD} bytes, but has {len(content)}")
@@ -115,7 +115,7 @@ def parse_header(content: bytes) -> EdfHeader:
         )
     if _parse_int(content[184:192], "size of its header") != size:
         raise ValueError(
-            f"must have a header of {size} bytes for its {count} signals, but says "
+            f"must have a header of {size} bytes for its {count} signals, but declares "
             f"{content[184:192].decode('latin-1').strip()}"
         )
     columns, at = {}, _HEAD
@@ -134,7 +134,7 @@ def parse_header(content: bytes) -> EdfHeader:
 
 
 def read_header(file: RandomAccessFile) -> EdfHeader:
-    """Return the header of a file whose size goes with it.
+    """Return the header of a file, and check that the size of the file matches it.
 
     Raises:
         ValueError: If it is not a complete EDF or BDF file.
@@ -147,18 +147,18 @@ def read_header(file: RandomAccessFile) -> EdfHeader:
     whole, rest = divmod(file.size - header.size, header.record_bytes)
     if header.records < 0:
         raise ValueError(
-            f"is still being written, or its writer was stopped: its header says "
-            f"{header.records} records. Wait until it is closed; if it never will be, write "
-            f"{whole} into bytes 236..244 of a copy, the complete records that it has, and cut it "
-            f"after {header.size + whole * header.record_bytes} bytes"
+            "is still being written, or its writer was stopped: its header declares "
+            f"{header.records} records. Wait until it is closed. If its writer was stopped, write "
+            f"{whole}, its number of complete records, into bytes 236..244 of a copy, and truncate "
+            f"the copy to {header.size + whole * header.record_bytes} bytes"
         )
     if (whole, rest) != (header.records, 0):
         is_short = whole < header.records
         raise ValueError(
             f"must have {header.size + header.records * header.record_bytes} bytes for the "
-            f"{header.records} records that its header says, but has {file.size}: "
-            + ("it is cut off" if is_short else "its header is of another state")
-            + f". Restore it; or, in a copy, write {whole} into bytes 236..244 and cut it after "
+            f"{header.records} records that its header declares, but has {file.size}: "
+            + ("it is cut off" if is_short else "its header does not match its content")
+            + f". Restore it; or write {whole} into bytes 236..244 of a copy, and truncate it to "
             f"{header.size + whole * header.record_bytes} bytes"
         )
     return header
@@ -166,7 +166,14 @@ def read_header(file: RandomAccessFile) -> EdfHeader:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One annotation: when, how long, and the bytes of its text in the file."""
+    """One annotation.
+
+    Attributes:
+        onset: Its onset in seconds.
+        duration: Its duration in seconds.
+        begin: First byte of its text in the file.
+        end: One past the last byte of its text.
+    """
 
     onset: float
     duration: float
@@ -177,10 +184,10 @@ class Annotation:
 def read_annotations(
     file: RandomAccessFile, header: EdfHeader
 ) -> tuple[list[Annotation], list[float]]:
-    """Return all annotations of a file, and the onset of each record where it says them.
+    """Return all annotations of a file, and the onset of each record in seconds, if stored.
 
     Raises:
-        ValueError: If they are damaged.
+        ValueError: If the annotations are damaged.
     """
     found: list[Annotation] = []
     onsets: list[float] = []
@@ -199,8 +206,8 @@ def read_annotations(
             if number == 0:
                 if not those or those[0].begin != those[0].end:
                     raise ValueError(
-                        f"must have the time of its record {record} at byte {at + first}, as "
-                        f"{header.kind} does, but does not"
+                        f"must have the time of its record {record} at byte {at + first}, as files "
+                        f"of {header.kind} do, but does not"
                     )
                 onsets.append(those[0].onset)
             found += [each for each in those if each.begin != each.end]
@@ -208,7 +215,7 @@ def read_annotations(
 
 
 def find_runs(header: EdfHeader, onsets: Sequence[float]) -> list[tuple[int, int]]:
-    """Return the first record, and one past the last, of each run of records without a gap.
+    """Return the first record and one past the last of each run of records without a gap.
 
     Raises:
         ValueError: If records overlap.
@@ -235,7 +242,7 @@ _DURATION = re.compile(rb"\d+(\.\d*)?")
 
 
 def _iter_annotations(raw: bytes, base: int) -> Iterator[Annotation]:
-    """Yield the annotations of one channel in one record; those without text have no bytes."""
+    """Yield the annotations of one channel in one record, also those with an empty text."""
     at = 0
     while at < len(raw):
         end = raw.find(b"\0", at)
@@ -247,7 +254,7 @@ def _iter_annotations(raw: bytes, base: int) -> Iterator[Annotation]:
         head, *texts = raw[at : end - 1].split(b"\x14")
         onset, has_duration, duration = head.partition(b"\x15")
         if not _NUMBER.fullmatch(onset) or (has_duration and not _DURATION.fullmatch(duration)):
-            raise ValueError(f"the time {head!r} is none")
+            raise ValueError(f"{head!r} is not a valid time")
         begin = base + at + len(head) + 1
         for text in texts:
             yield Annotation(float(onset), float(duration or 0), begin, begin + len(text))
@@ -256,7 +263,7 @@ def _iter_annotations(raw: bytes, base: int) -> Iterator[Annotation]:
 
 
 def _find_scale(columns: Mapping[str, Sequence[str]], i: int) -> tuple[float, float, str]:
-    """Return gain and offset of a channel, and why it has none."""
+    """Return gain and offset of a channel, and the reason why it has none, or ""."""
     names = ("physical_min", "physical_max", "digital_min", "digital_max")
     try:
         low, high, stored_low, stored_high = (float(columns[name][i]) for name in names)

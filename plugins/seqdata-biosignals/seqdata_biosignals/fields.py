@@ -1,4 +1,4 @@
-"""The channels of recordings as fields: which of them, of which rate, on which axis.
+"""The fields of recordings: their channels, rates and axes.
 
 Reads: recordings. Makes: signal fields, with the layout by which each sequence is decoded.
 """
@@ -29,14 +29,14 @@ class SignalField:
 
     Attributes:
         name: Its name.
-        axis: The axis that it runs along.
+        axis: Its axis.
         dtype: Dtype of a sample.
         shape: ``()`` or (channels,).
-        lengths: int64 (n,), samples of each sequence.
-        rates: Samples per second of each.
-        layouts: Each way in which sequences are stored, once.
-        layout_of: int32 (n,), the layout of each sequence.
-        rows: int64 (n, files), the rows of its files in the store of bytes.
+        lengths: int64 (n,), number of samples of each sequence.
+        rates: Samples per second of each sequence.
+        layouts: The distinct layouts in which sequences are stored.
+        layout_of: int32 (n,), the index of the layout of each sequence.
+        rows: int64 (n, files), the rows of the files of each sequence in the store of bytes.
     """
 
     name: str
@@ -56,8 +56,8 @@ class _Chosen:
 
     Attributes:
         name: Name of the field.
-        is_scalar: Whether it has one channel and no axis for it.
-        channels: For each recording its channels, in the order of the field.
+        is_scalar: Whether it has one channel and no dimension for channels.
+        channels: The channels of each recording, in the order of the field.
     """
 
     name: str
@@ -78,11 +78,11 @@ def make_fields(
         recordings: All recordings.
         channels: Names of channels for the field ``signal``, or field -> names; None: all.
         dtype: Dtype of samples; ``"stored"``: integers as they are stored.
-        unit: The unit of voltages; None: as stored.
+        unit: The unit of voltages; None: the units of the headers.
         may_differ: Whether rates may differ between recordings.
 
     Raises:
-        ConfigError: If a channel does not exist, or channels do not go together.
+        ConfigError: If a channel does not exist, or channels differ in rate or unit.
     """
     chosen = _choose_all(recordings) if channels is None else _choose(recordings, channels)
     fields: list[SignalField] = []
@@ -102,13 +102,17 @@ def _have_one_axis(one: SignalField, other: SignalField) -> bool:
 
 
 def _choose_all(recordings: Sequence[Recording]) -> list[_Chosen]:
-    """Return a field for each rate of the first recording, the highest first."""
+    """Return a field for each rate of the first recording, the highest first.
+
+    Raises:
+        ConfigError: If recordings differ in the channels of a rate.
+    """
     groups: dict[Fraction, list[str]] = {}
     for channel in recordings[0].channels:
         groups.setdefault(channel.rate, []).append(channel.name)
     if not groups:
         raise _make_error(recordings[0], "must have a channel of samples, but has only annotations."
-                          " Leave it out, e.g. by a glob")  # fmt: skip
+        " Exclude it, e.g. with a glob")  # fmt: skip
     rates = sorted(groups, reverse=True)
     chosen = [
         _Chosen(f"{SIGNAL}_{float(rate):g}hz" if number else SIGNAL, is_scalar=False)
@@ -122,8 +126,9 @@ def _choose_all(recordings: Sequence[Recording]) -> list[_Chosen]:
         if names != [sorted(groups[rate]) for rate in rates]:
             raise _make_error(
                 recording,
-                f"must have channels of the same rates together as {recordings[0].name!r}, but has "
-                f"{_format_rates(recording)}. Name those of a field: Biosignals(channels=[...])",
+                f"must group its channels by rate like {recordings[0].name!r}, but has "
+                f"{_format_rates(recording)}. Name the channels of a field: "
+                "Biosignals(channels=[...])",
             )
         for each, rate, those in zip(chosen, rates, by_rate, strict=True):
             each.channels.append(_order(those, groups[rate]))
@@ -145,7 +150,7 @@ def _check_names(recording: Recording, first: Recording) -> None:
 
 
 def _order(channels: Sequence[Channel], names: Sequence[str]) -> Sequence[Channel]:
-    """Return channels in the order of names; those of one name keep theirs."""
+    """Return channels in the order of names; channels of the same name stay in their order."""
     if [channel.name for channel in channels] == names:
         return channels
     rest = list(channels)
@@ -200,14 +205,15 @@ def _check_together(recordings: Sequence[Recording], chosen: _Chosen, may_differ
             raise _make_error(
                 recording,
                 f"field {chosen.name!r}: channels of a field must have one rate, but have "
-                f"{_format_rates(recording, channels)}. Make a field of each: "
+                f"{_format_rates(recording, channels)}. Make a field for each rate: "
                 "Biosignals(channels={'eeg': [...], 'emg': [...]})",
             )
         if channels[0].rate != first[0].rate and not may_differ:
             raise _make_error(
                 recording,
-                f"field {chosen.name!r}: must have {float(first[0].rate):g} samples per second as "
-                f"{recordings[0].name!r}, but has {float(channels[0].rate):g}. {_TWO_STORES}, or "
+                f"field {chosen.name!r}: must have {float(first[0].rate):g} samples per second, "
+                f"like {recordings[0].name!r}, but has {float(channels[0].rate):g}. {_TWO_STORES}, "
+                "or "
                 "pass Biosignals(facts=['rate']), which adds the rate of each sequence",
             )
 
@@ -219,8 +225,9 @@ def _check_scales(recordings: Sequence[Recording], chosen: _Chosen, unit: str | 
             if channel.problem:
                 raise _make_error(
                     recording,
-                    f"channel {channel.name!r} has no physical unit: {channel.problem}. Correct "
-                    "it, leave the channel out, or pass Biosignals(dtype='stored')",
+                    f"channel {channel.name!r} cannot be converted to its physical unit: "
+                    f"{channel.problem}. Correct the header, leave the channel out, or pass "
+                    "Biosignals(dtype='stored')",
                 )
             if unit is None and channel.unit != due.unit:
                 raise _make_error(

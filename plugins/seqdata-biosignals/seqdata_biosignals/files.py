@@ -1,8 +1,9 @@
 """The files of recordings as a store of bytes, and the recordings that their headers describe.
 
-Headers, samples and annotations are files of one store, so that indexes, checksums, remote files
-and audits are the core's. A file is a row; an annotation in an EDF+ file is a row, too, and so is
-each run of records between gaps. Place in the flow: a location becomes recordings.
+Headers, samples and annotations are files of one store, so that the core handles indexes,
+checksums, remote files and audits. A file is a row of the store; each annotation in an EDF+ file is
+another row, and so is each further run of records after a gap. Reads: a location. Makes:
+recordings.
 """
 
 from __future__ import annotations
@@ -39,19 +40,21 @@ _ORPHANS = {".dat": (".hea", ".vhdr"), ".eeg": (".vhdr",)}
 
 @dataclass(frozen=True)
 class BiosignalFiles(FileFormat):
-    """Files of recordings as bytes: ``samples`` along ``byte``, the ``text`` of headers and events.
+    """Format of the files of recordings, as bytes.
 
-    ``kind``, ``onset`` and ``duration`` (seconds) are of rows that are events or runs of records.
+    Fields: ``samples``, the bytes of samples along ``byte``; ``text``, the bytes of a header, of a
+    file of annotations, or of the text of an event; ``kind`` of the row; ``onset`` and ``duration``
+    (seconds) of an event or a run of records.
     """
 
     suffixes = (*edf.SUFFIXES, *HEADERS, *SAMPLES, *ANNOTATIONS)
     version = 1
 
     def index(self, file: RandomAccessFile) -> FileIndex:
-        """Return what lies where in a file.
+        """Return the positions of samples, header, runs and events in a file.
 
         Raises:
-            DataError: If it is an EDF or BDF file that is damaged, or still being written.
+            DataError: If it is an EDF or BDF file that is damaged or still being written.
         """
         name = file.name.lower()
         if not name.endswith(edf.SUFFIXES):
@@ -91,13 +94,18 @@ def _make_index(rows: Sequence[tuple[Any, ...]]) -> FileIndex:
 
 
 def make_error(name: str, problem: str) -> DataError:
-    """Return the error about a file; the problem ends with what to do."""
+    """Return the error about a file.
+
+    Args:
+        name: Path of the file.
+        problem: The problem and its remedy, without the last full stop.
+    """
     return DataError.at(f"{name}: {problem}.", file=name)
 
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """The files of a location: their rows in a store.
+    """The files of a location, and the recordings that they contain.
 
     Attributes:
         store: The store of bytes.
@@ -112,7 +120,7 @@ class Files:
 
     @cached_property
     def values(self) -> Mapping[str, NDArray[Any]]:
-        """Kind, onset and duration of each row."""
+        """``kind``, ``onset`` and ``duration`` -> value of each row, (rows,)."""
         return self._read_values()
 
     @cached_property
@@ -132,7 +140,7 @@ class Files:
         }
 
     def read_texts(self, rows: Sequence[int] | NDArray[np.int64]) -> list[bytes]:
-        """Return the bytes of headers, of files of annotations, or of events."""
+        """Return the bytes of headers, of files of annotations, or of texts of events, by rows."""
         found: list[bytes] = list(self.store.read(_make_spans(rows), [TEXT], axis="byte")[TEXT])
         return found
 
@@ -140,10 +148,10 @@ class Files:
         """Return the recordings, in the order of their files.
 
         Args:
-            suffix: Suffix of the headers to use; "": all.
+            suffix: Suffix of the headers to use; "": all headers.
 
         Raises:
-            DataError: If a header is damaged, or a file that goes with another is missing.
+            DataError: If a header is damaged, or a file that belongs to another is missing.
         """
         suffixes = (*edf.SUFFIXES, *HEADERS)
         names = [name for name in self.file_rows if name.lower().endswith(suffixes)]
@@ -152,8 +160,9 @@ class Files:
         else:
             self._refuse_orphans()
         if not names:
-            raise make_error(self.location, "must hold a header or an EDF or BDF file, but has none"
-                             ". Open the folder that holds them")  # fmt: skip
+            raise make_error(self.location, "must hold a header, an EDF file or a BDF file, but "
+                                            "has "
+            "none. Open the folder that holds them")  # fmt: skip
         found: list[Recording] = []
         texts = self.read_texts([self.file_rows[name] for name in names])
         for name, text in zip(names, texts, strict=True):
@@ -164,10 +173,10 @@ class Files:
         return found
 
     def list_named(self, annotator: str | None) -> list[str]:
-        """Return the files that go with the only file, which is a header.
+        """Return the paths of the files that belong to the only file, which is a header.
 
         Args:
-            annotator: The suffix of annotations of WFDB; None if they are not needed.
+            annotator: The suffix of WFDB annotation files; None: they are not needed.
 
         Raises:
             DataError: If it is not a header.
@@ -185,14 +194,14 @@ class Files:
         return names
 
     def read_events(self, recording: Recording, suffix: str | None) -> tuple[Events, str]:
-        """Return the events of a recording, and the start that its markers say, if any.
+        """Return the events of a recording, and its start (ISO 8601) by its markers, or "".
 
         Args:
             recording: The recording.
-            suffix: Suffix of the file of annotations of a WFDB record, without its dot.
+            suffix: Suffix of the annotation file of a WFDB record, without a dot.
 
         Raises:
-            DataError: If they are damaged, or their file is missing.
+            DataError: If the annotations are damaged, or their file is missing.
         """
         name = recording.name
         if name.lower().endswith(edf.SUFFIXES):
@@ -243,7 +252,7 @@ class Files:
         return found
 
     def _read_embedded(self, recording: Recording) -> Events:
-        """Return the events of an EDF+ file, or of a piece of it, from the first sample on."""
+        """Return the events of an EDF+ file or a piece of it, with onsets from its first sample."""
         kinds, first = self.values["kind"], self.file_rows[recording.name]
         begin = first + 1
         while begin < len(kinds) and kinds[begin] == _RUN:
@@ -271,10 +280,10 @@ class Files:
         return found
 
     def _refuse_orphans(self) -> None:
-        """Raise if a file of samples has no header next to it: it would be dropped in silence.
+        """Raise if a file of samples has no header, because it would be dropped silently.
 
         Raises:
-            MissingShardError: If there is one.
+            MissingShardError: If a file of samples has no header next to it.
         """
         names = {name.lower() for name in self.file_rows}
         for name in self.file_rows:
@@ -284,8 +293,8 @@ class Files:
                 named = " or ".join(repr(name[: len(stem)] + header) for header in headers)
                 raise DataLocation(dataset=self.location, file=name).make_error(
                     MissingShardError,
-                    f"must have its header {named} next to it, but does not. Restore it, or name "
-                    "the headers: open_store('folder/*.hea')",
+                    f"must have its header {named} next to it, but does not. Restore it, or open "
+                    "only the headers: open_store('folder/*.hea')",
                 )
 
 

@@ -1,7 +1,4 @@
-"""The header of a recording, alike for every format: files, channels, facts, events.
-
-Reads: nothing. Makes: the classes that the parsers of formats fill in, and that fields are made of.
-"""
+"""The description of a recording, the same for all formats: files, channels, facts, events."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FACTS = ("patient", "recording", "start", "comments")
-"""The facts of a header that are strings; "" where a format has none."""
+"""The values of a header that become strings per sequence; "" if a format does not have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +22,8 @@ class Encoding:
         stored: NumPy dtype of a sample in the file; ``"i3"``: 24 bits, little-endian; ``"p12"``:
             two samples of 12 bits in three bytes.
         bits: Bits of a sample.
-        zero: Number that is subtracted from stored ones, as in offset binary.
-        invalid: The number that means that there is no sample; None: there is none.
+        zero: Number that is subtracted from stored numbers, as in offset binary.
+        invalid: The number that marks a missing sample; None: there is no such number.
     """
 
     name: str
@@ -37,27 +34,27 @@ class Encoding:
 
     @property
     def dtype(self) -> str:
-        """The NumPy name of the smallest dtype of a field that holds its samples."""
+        """NumPy name of the smallest dtype of a field that holds its samples."""
         if self.stored.endswith("f4"):
             return "float32"
         return "int16" if self.bits <= np.iinfo(np.int16).bits else "int32"
 
     def count_bytes(self, samples: int) -> int:
-        """Return the bytes of so many samples; those that a last one begins count."""
+        """Return the size of ``samples`` samples in bytes, rounded up."""
         return -(-samples * self.bits // 8)
 
 
 @dataclass(frozen=True, slots=True)
 class SignalFile:
-    """The samples of a recording in one file: blocks, in each of which every channel has some.
+    """The samples of a recording in one file, in blocks that have samples of every channel.
 
     Attributes:
         name: Path of the file below the location.
-        begin: Its first byte of samples, counted from the start of the indexed bytes.
+        begin: Its first byte of samples, counted from the beginning of the indexed bytes.
         encoding: How samples are stored.
-        block: Samples of a block, over all channels.
+        block: Number of samples in a block, over all channels.
         blocks: Number of blocks.
-        is_by_channel: Whether all samples of a channel lie together; there is one block then.
+        is_by_channel: Whether all samples of a channel are contiguous; then there is one block.
     """
 
     name: str
@@ -70,18 +67,18 @@ class SignalFile:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One channel: value = gain * stored + offset.
+    """One channel, with ``value = gain * stored + offset``.
 
     Attributes:
         name: Its label.
-        unit: Unit of its values; "" if the header says none.
-        gain: Value of one step.
+        unit: Unit of its values; "" if the header has none.
+        gain: Difference in value of one stored step.
         offset: Value of a stored 0.
         rate: Samples per second.
-        file: Position of its file in ``Recording.files``.
+        file: Index of its file in ``Recording.files``.
         first: Its first sample in a block.
         per_block: Number of its samples in a block.
-        problem: Why its values have no unit; "" if nothing is wrong.
+        problem: Reason why its numbers cannot be converted to the unit; "" if they can.
     """
 
     name: str
@@ -101,7 +98,7 @@ class Events:
 
     Attributes:
         onsets: float64 (n,), seconds from the first sample.
-        durations: float64 (n,), seconds; 0 where none is given.
+        durations: float64 (n,), seconds; 0 if none is given.
         texts: Text of each annotation.
     """
 
@@ -111,7 +108,7 @@ class Events:
 
     @classmethod
     def from_rows(cls, rows: Sequence[tuple[float, float, str]]) -> Events:
-        """Return events of (onset, duration, text), sorted by onset."""
+        """Make events from (onset, duration, text) of each, and sort them by onset."""
         rows = sorted(rows, key=lambda row: row[0])
         onsets, durations = [row[0] for row in rows], [row[1] for row in rows]
         texts = [row[2] for row in rows]
@@ -123,14 +120,14 @@ class Recording:
     """One recording: a sequence of the store.
 
     Attributes:
-        name: The file that describes it, below the location; its id.
+        name: Path below the location of the file that describes it; its id.
         files: The files that have its samples.
-        rows: Number of each of ``files`` in the store of files.
+        rows: Row of each of ``files`` in the store of bytes.
         channels: Its channels, in the order of the header.
         facts: Values of ``FACTS``.
-        events: The file of its events, if it has one of its own; "" if it has none.
-        start: Seconds of its first sample after the start that the header says.
-        part: Number of this piece of a recording with gaps; None if it has none.
+        events: The separate file of its events; "" if there is none.
+        start: Seconds from the start in the header to its first sample.
+        part: Index of this piece of a recording with gaps; None: it has no gaps.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""The store of recordings: signals by field, annotations, labels per timestep, facts of headers.
+"""The store of recordings: signals, annotations, labels per timestep, and facts of headers.
 
-Place in the flow: a location becomes a store. Reads: spans. Makes: columns.
+Reads: spans. Makes: columns.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class RaggedValues:
 
     Attributes:
         axis: Their axis.
-        values: (total,), those of all sequences one after another.
-        offsets: int64 (n+1,), where those of each begin.
+        values: (total,), the numbers of all sequences, concatenated.
+        offsets: int64 (n+1,), the first number of each sequence in ``values``.
     """
 
     axis: str
@@ -44,7 +44,7 @@ class RaggedValues:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Values of each sequence, int64 (n,)."""
+        """Number of values of each sequence, int64 (n,)."""
         return np.diff(self.offsets)
 
     def column(self, spans: NDArray[np.int64]) -> ArrayColumn:
@@ -57,13 +57,14 @@ class RaggedValues:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepLabels:
-    """A number for each timestep, kept as runs of equal ones.
+    """An integer for each timestep, stored as runs of equal values.
 
     Attributes:
         axis: Their axis.
-        codes: int64 (runs,), of all sequences one after another.
-        edges: int64 (runs + n,): the first timestep of each run, and for each sequence its length.
-        offsets: int64 (n+1,), where the runs of each sequence begin in ``codes``.
+        codes: int64 (runs,), the value of each run, over all sequences.
+        edges: int64 (runs + n,), the first timestep of each run; after those of a sequence, its
+            length.
+        offsets: int64 (n+1,), the first run of each sequence in ``codes``.
     """
 
     axis: str
@@ -87,7 +88,7 @@ class StepLabels:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BiosignalStore:
-    """Recordings as sequences; see ``seqdata.protocols.Store`` for its members.
+    """Store whose sequences are recordings. Implements ``seqdata.protocols.Store``.
 
     Attributes:
         files: The store of the bytes of all files.
@@ -96,7 +97,7 @@ class BiosignalStore:
         ragged: Other fields along an axis, by name.
         texts: Strings of each sequence, by field.
         numbers: (n,) numbers of each sequence, by field.
-        options: The options that it was opened by, as text.
+        options: The options with which it was opened, as a string.
     """
 
     files: ShardStore
@@ -123,12 +124,12 @@ class BiosignalStore:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each sequence along ``time``, int64 (sequences,)."""
+        """Number of timesteps of each sequence along ``time``, int64 (sequences,)."""
         return next(iter(self.signals.values())).lengths
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[np.int64]]:
-        """Axis -> timesteps of each sequence, int64 (sequences,)."""
+        """Axis -> number of timesteps of each sequence, int64 (sequences,)."""
         found = {signal.axis: signal.lengths for signal in self.signals.values()}
         for values in self.ragged.values():
             if isinstance(values, RaggedValues):
@@ -137,7 +138,7 @@ class BiosignalStore:
 
     @property
     def linked_axes(self) -> Mapping[str, Axis]:
-        """Axis -> its sampling rate, where that is the same in all recordings."""
+        """Axis -> its sampling rate, for axes with the same rate in all recordings."""
         return {
             signal.axis: Axis(signal.rates[0])
             for signal in self.signals.values()
@@ -167,7 +168,7 @@ class BiosignalStore:
 
     @property
     def folder(self) -> Path | None:
-        """A local folder where measured values may be kept; None: there is none."""
+        """A local folder in which measured values may be stored; None: there is none."""
         return self.files.folder
 
     def __len__(self) -> int:
@@ -186,17 +187,17 @@ class BiosignalStore:
         return [self.names[number] for number in numbers]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same numbers: this store is not a view."""
+        """Return the same indices, because this store is not a view."""
         return numbers
 
     def locate(self, number: int) -> DataLocation:
-        """Return the location of a sequence, for an error; the dataset's if it is unknown."""
+        """Return the location of a sequence, for an error; of the dataset if it is invalid."""
         known = 0 <= number < len(self)
         signal = next(iter(self.signals.values()))
         return self.files.locate(int(signal.rows[number, 0]) if known else -1)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Begin to fetch what sequences need; see ``protocols.SupportsPrefetch``."""
+        """Begin to fetch the files of sequences; see ``protocols.SupportsPrefetch``."""
         rows = next(iter(self.signals.values())).rows[numbers]
         return self.files.prefetch(rows.reshape(-1))
 

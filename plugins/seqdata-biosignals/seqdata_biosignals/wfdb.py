@@ -1,4 +1,4 @@
-"""WFDB: headers (``.hea``) with the files that they name, and annotations (``.atr`` and others).
+"""WFDB: headers (``.hea``), the files that they name, and annotations (``.atr`` and others).
 
 Reads: the content of a header, of annotations. Makes: a recording, events.
 """
@@ -21,7 +21,7 @@ ENCODINGS: Mapping[str, Encoding] = {
     "160": Encoding("format 160", "<u2", 16, 1 << 15, -(1 << 15)),
     "212": Encoding("format 212", "p12", 12, 0, -(1 << 11)),
 }
-"""The formats of signals that are read, in which any sample can be found."""
+"""Format -> encoding, for the formats that allow access to any sample."""
 _SIGNAL = re.compile(
     r"(?P<file>\S+)\s+(?P<format>\d+)(?:x(?P<per_frame>\d+))?(?::(?P<skew>\d+))?"
     r"(?:\+(?P<begin>\d+))?"
@@ -46,10 +46,10 @@ def parse_header(content: bytes, name: str, sizes: Mapping[str, int]) -> Recordi
     Args:
         content: The header.
         name: Its path below the location.
-        sizes: Size of each file of samples that is there, by its path, in bytes.
+        sizes: Path of each existing file of samples -> its size in bytes.
 
     Raises:
-        ValueError: If it is not a header, or does not go with the files that it names.
+        ValueError: If it is not a valid header, or does not match the files that it names.
     """
     head, signals, comments = _parse_lines(content)
     rate = _parse_positive(head["rate"] or _RATE, "frequency")
@@ -63,7 +63,7 @@ def parse_header(content: bytes, name: str, sizes: Mapping[str, int]) -> Recordi
 
 
 def list_named(content: bytes, name: str) -> list[str]:
-    """Return the files that a header names.
+    """Return the paths of the files that a header names.
 
     Raises:
         ValueError: If it is not a header.
@@ -73,7 +73,7 @@ def list_named(content: bytes, name: str) -> list[str]:
 
 
 def _parse_lines(content: bytes) -> tuple[re.Match[str], list[re.Match[str]], list[str]]:
-    """Return the line of the record, those of its signals, and comments."""
+    """Return the parsed line of the record, the parsed lines of its signals, and comments."""
     lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
     comments = [line.lstrip("# ") for line in lines if line.startswith("#")]
     lines = [line for line in lines if line and not line.startswith("#")]
@@ -82,8 +82,9 @@ def _parse_lines(content: bytes) -> tuple[re.Match[str], list[re.Match[str]], li
         raise ValueError(f"must begin with a line of a record, but has {lines[:1]}. Restore it")
     if head["segments"] is not None:
         raise ValueError(
-            f"is a record of {head['segments']} segments, which are recordings of their own here. "
-            "Move this header away, or open the headers of its segments by a glob without it"
+            f"must be a record without segments, but has {head['segments']}. Move this header "
+            "away, or open the headers of its segments, each a recording, with a glob that "
+            "excludes it"
         )
     matches = [_SIGNAL.fullmatch(line) for line in lines[1:]]
     signals = [match for match in matches if match is not None]
@@ -100,7 +101,7 @@ def _parse_lines(content: bytes) -> tuple[re.Match[str], list[re.Match[str]], li
 def _make_files(
     signals: list[re.Match[str]], frames: int | None, name: str, sizes: Mapping[str, int]
 ) -> list[SignalFile]:
-    """Return the files of signals, compared with their sizes."""
+    """Return the files of signals, and check their sizes."""
     groups: dict[str, list[re.Match[str]]] = {}
     for signal in signals:
         groups.setdefault(join_path(name, signal["file"]), []).append(signal)
@@ -116,8 +117,8 @@ def _make_files(
             )
         if any(int(signal["skew"] or 0) for signal in those):
             raise ValueError(
-                f"has signals with a skew in {path!r}, which are not shifted here. Write them "
-                "again without (wfdb.rdrecord, wfdb.wrsamp)"
+                "must have signals without a skew, which is not corrected here, but has some in "
+                f"{path!r}. Write them again without it (wfdb.rdrecord, wfdb.wrsamp)"
             )
         if path not in sizes:
             raise ValueError(
@@ -133,9 +134,9 @@ def _make_files(
         slack = 3 if encoding.stored == "p12" else 1  # writers fill up the last pair
         if not must <= room < must + slack:
             raise ValueError(
-                f"says that {path!r} has {count} samples of each signal in {must} bytes from byte "
-                f"{begin} on, but it has {max(room, 0)}: "
-                + ("it is cut off" if room < must else "its header is of another state")
+                f"declares {count} samples of each signal, {must} bytes, from byte {begin} of "
+                f"{path!r} on, but there are {max(room, 0)} bytes: "
+                + ("it is cut off" if room < must else "the header does not match it")
                 + ". Restore both"
             )
         files.append(SignalFile(path, begin, encoding, block, count))
@@ -165,10 +166,10 @@ def _make_channels(
 
 
 def join_path(name: str, other: str) -> str:
-    """Return the path of a file that a header names, next to it.
+    """Return the path of a file that a header names, in the folder of the header.
 
     Raises:
-        ValueError: If it would be in another folder.
+        ValueError: If the name has a folder.
     """
     if "/" in other or "\\" in other or other in ("", "-", "~", "."):
         raise ValueError(
@@ -201,11 +202,11 @@ _SKIP, _NUM, _SUB, _CHAN, _AUX = 59, 60, 61, 62, 63
 
 
 def parse_annotations(content: bytes, rate: Fraction) -> Events:
-    """Return the events of a file of annotations in the MIT format.
+    """Return the events of an annotation file in the MIT format.
 
     Args:
         content: The file.
-        rate: Frames per second of its record; a note about another resolution in it wins.
+        rate: Frames per second of its record; a time resolution in the file takes precedence.
 
     Raises:
         ValueError: If it is damaged.
@@ -244,7 +245,7 @@ def parse_annotations(content: bytes, rate: Fraction) -> Events:
 def _take_definitions(
     found: list[tuple[int, int, str]],
 ) -> tuple[list[tuple[int, int, str]], dict[int, str], str]:
-    """Return annotations without the notes that define others, symbols, and a resolution."""
+    """Return the annotations that are not definitions, code -> symbol, and a time resolution."""
     symbols = {code: symbol for code, symbol in enumerate(_SYMBOLS) if symbol != " "}
     resolution, rest, is_inside = "", [], False
     for when, code, text in found:
@@ -268,5 +269,7 @@ def _format(code: int, text: str, symbols: Mapping[int, str]) -> str:
 
 def _read_word(content: bytes, at: int) -> int:
     if at + 2 > len(content):
-        raise ValueError(f"must end with two bytes of 0, but ends after {len(content)}: cut off")
+        raise ValueError(
+            f"must end with two NUL bytes, but ends after {len(content)} bytes: it is cut off"
+        )
     return content[at] | content[at + 1] << 8

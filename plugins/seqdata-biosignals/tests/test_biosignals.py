@@ -232,15 +232,15 @@ def test_very_many_files_are_opened_for_each_batch_alone(made, tmp_path):
         ),
         ({"gaps": "fill"}, r"`gaps` must be one of 'error', 'split', but is 'fill'"),
         ({"unit": "volt"}, r"`unit` must be 'V', 'mV', 'uV' or None, but is 'volt'"),
-        ({"unit": "V", "dtype": "stored"}, r"`unit` must be None where `dtype` is 'stored'"),
+        ({"unit": "V", "dtype": "stored"}, r"`unit` must be None if `dtype` is 'stored'"),
         ({"facts": ["name"]}, r"`facts` must be one of 'patient', .*'rate', but is 'name'"),
-        ({"channels": []}, r"`channels` must be names of channels, each once, or field -> names"),
-        ({"channels": ["a", "a"]}, r"`channels` must be names of channels, each once"),
-        ({"channels": {"x": 3}}, r"`channels` must be names of channels, each once"),
+        ({"channels": []}, r"`channels` must be distinct names of channels, or field -> names"),
+        ({"channels": ["a", "a"]}, r"`channels` must be distinct names of channels"),
+        ({"channels": {"x": 3}}, r"`channels` must be distinct names of channels"),
         ({"channels": {}}, r"`channels` must have at least one field, but is empty"),
-        ({"labels": []}, r"`labels` must be texts of annotations, each once, or text -> number"),
-        ({"labels": {"a": "b"}}, r"`labels` must be texts of annotations, each once"),
-        ({"annotations": ".atr"}, r"`annotations` must be True, False or a suffix such as 'atr'"),
+        ({"labels": []}, r"`labels` must be distinct texts of annotations, or text -> int"),
+        ({"labels": {"a": "b"}}, r"`labels` must be distinct texts of annotations"),
+        ({"annotations": ".atr"}, r"`annotations` must be True, False or a suffix without a dot"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, message):
@@ -257,7 +257,7 @@ def test_options_that_mean_nothing_are_refused(options, message):
         ),
         (
             Biosignals(channels={"rate": "c0"}, facts="rate"),
-            r"names of their own, but one is 'rate'",
+            r"must not have the name of another field, but one is 'rate'",
         ),
     ],
 )
@@ -272,7 +272,7 @@ def test_channels_that_differ_are_refused_with_the_remedy(made, folder):
     with pytest.raises(ConfigError, match=message):
         open_store(folder, backend=Biosignals())
     made.edf(folder / "r2.edf", {64: ("c", made.numbers(64, 2)), 2: ("c2", made.numbers(2, 1))})
-    with pytest.raises(ConfigError, match=r"r2.edf: must have channels of the same rates together"):
+    with pytest.raises(ConfigError, match=r"r2.edf: must group its channels by rate like 'r"):
         open_store(folder, backend=open_replaced)
     message = (
         r"r2.edf: field 'signal': channels of a field must have one rate, but have 2: 'c2'; 64"
@@ -298,7 +298,7 @@ def test_a_channel_that_is_there_twice_is_not_chosen_by_name(made, tmp_path):
 
 def test_a_folder_without_a_header_is_refused(tmp_path):
     (tmp_path / "x.atr").write_bytes(bytes(2))
-    with pytest.raises(DataError, match=r"must hold a header or an EDF or BDF file, but has none"):
+    with pytest.raises(DataError, match=r"must hold a header, an EDF file or a BDF file, but"):
         open_store(tmp_path, backend=Biosignals())
 
 

@@ -110,7 +110,7 @@ def cut(folder):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (cut, r"r.vhdr: says that 'r.eeg' has whole samples of 2 channels in INT_16, but it has"),
+        (cut, r"r.vhdr: declares complete samples of 2 channels in INT_16 for 'r.eeg', which"),
         (remove("r.eeg"), r"r.vhdr: must have its file of samples 'r.eeg' among .* was renamed"),
         (remove("r.vhdr"), r"r.eeg.*must have its header 'r.vhdr' next to it, but does not"),
         (remove("r.vmrk"), r"r.vhdr: must have its annotations 'r.vmrk' among the opened files"),
@@ -125,9 +125,9 @@ def cut(folder):
             edit("r.vhdr", "SamplingInterval=2000", "SamplingInterval=0"),
             r"SamplingInterval above 0",
         ),
-        (edit("r.vhdr", "E0,,", "E0,,x"), r"'E0' has no physical unit: its header has the reso"),
+        (edit("r.vhdr", "E0,,", "E0,,x"), r"'E0' cannot be .*: its header has the reso"),
         (edit("r.vmrk", "[Marker Infos]", "[Other]"), r"r.vmrk: must have a section \[Marker Inf"),
-        (edit("r.vmrk", ",1,1,", ",one,1,"), r"r.vmrk: has a marker mk1='New Segment,,one,1,"),
+        (edit("r.vmrk", ",1,1,", ",one,1,"), r"r.vmrk: has the marker mk1='New Segment,,one,1,"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(made, tmp_path, harm, message):

@@ -248,20 +248,20 @@ def bad_time(path):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (still_written, r"is still being written, .* says -1 records. .* write 4 into bytes"),
+        (still_written, r"is still being written, .* declares -1 records. .* write 4.* into bytes"),
         (cut_off, r"must have \d+ bytes for the 4 records .* but has \d+: it is cut off. Restore"),
-        (grown, r"must have \d+ bytes for the 4 records .*: its header is of another state"),
-        (other_format, r"must begin as EDF \('0'\) or BDF .* but begins with b'STARTFON'"),
+        (grown, r"must have \d+ bytes for the 4 records .*: its header does not match its content"),
+        (other_format, r"must begin with '0' \(EDF\) or .* but begins with b'STARTFON'"),
         (tiny, r"must have a header of 256 bytes, but has 100"),
         (cut_header, r"must have a header of 1024 bytes for its 3 signals, but has 500"),
         (no_signals, r"must have a header of 256 bytes for its 0 signals"),
-        (other_size, r"must have a header of 1024 bytes for its 3 signals, but says 1"),
+        (other_size, r"must have a header of 1024 bytes for its 3 signals, but declares 1"),
         (bad_number, r"must have the number of records as a number, but has b'many"),
         (bad_duration, r"must have the duration of a record as a number, but has b'one"),
         (no_duration, r"has records of -1.0 seconds with \[64, 64, \d+\] samples"),
-        (no_time, r"must have the time of its record 0 at byte \d+, as EDF\+C does, but does not"),
+        (no_time, r"must have the time of its record 0 at byte \d+, as files of EDF\+C do"),
         (no_end, r"has damaged annotations in its record 1, bytes \d+..\d+ \(a list does not end"),
-        (bad_time, r"has damaged annotations in its record 0.*the time b'x0' is none"),
+        (bad_time, r"has damaged annotations in its record 0.*b'x0' is not a valid time"),
     ],
 )
 def test_damaged_files_are_refused_by_name(made, tmp_path, harm, message):
@@ -278,9 +278,9 @@ def test_damaged_files_are_refused_by_name(made, tmp_path, harm, message):
         (
             104,
             b"-3,5    ",
-            r"channel 'c0' has no physical unit: its header has physical_min='-3,5'",
+            r"'c0' cannot be converted to its physical unit: its header has physical_min='-3,5'",
         ),
-        (104, b"400     ", r"channel 'c0' has no physical unit: its header maps -32768..32767 to"),
+        (104, b"400     ", r"'c0' cannot be converted .*: its header maps -32768..32767 to"),
     ],
 )
 def test_channels_without_a_scale_are_read_as_stored_only(made, tmp_path, at, value, message):

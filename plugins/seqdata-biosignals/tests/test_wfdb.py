@@ -213,19 +213,19 @@ def remove(name):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (cut("r.dat", -1), r"r.hea: says that 'r.dat' has 50 samples .* but it has 199: it is cut"),
-        (cut("r.dat", 4), r"says that 'r.dat' has 50 .* it has 204: its header is of another"),
+        (cut("r.dat", -1), r"r.hea: declares 50 .* 'r.dat' on, but there are 199 bytes: it is cut"),
+        (cut("r.dat", 4), r"declares 50 .* there are 204 bytes: the header does not match it"),
         (remove("r.dat"), r"r.hea: must have its file of signals 'r.dat' among the opened files"),
         (remove("r.hea"), r"r.dat.*must have its header 'r.hea' or 'r.vhdr' next to it, but"),
         (remove("r.atr"), r"r.hea: must have its annotations 'r.atr' among the opened files"),
-        (edit("r.hea", "r 2", "r/3 2"), r"is a record of 3 segments, .* Move this header away"),
+        (edit("r.hea", "r 2", "r/3 2"), r"without segments, but has 3. Move this header away"),
         (edit("r.hea", "r 2", "r 3"), r"must have 3 lines of signals, but has 2 of 2"),
         (edit("r.hea", "r 2", "* 2 x y"), r"must begin with a line of a record, but has"),
         (edit("r.hea", "r.dat 16", "r.dat 310"), r"has signals of format 310 in 'r.dat', but a"),
-        (edit("r.hea", "r.dat 16", "r.dat 16:3"), r"has signals with a skew in 'r.dat'"),
+        (edit("r.hea", "r.dat 16", "r.dat 16:3"), r"signals without a skew, .* some in 'r.dat'"),
         (edit("r.hea", "r.dat 16", "../r.dat 16"), r"its own folder, but names '../r.dat'"),
         (edit("r.hea", " 250 ", " 0 "), r"must have a frequency above 0, but has '0'"),
-        (cut("r.atr", -2), r"r.atr: must end with two bytes of 0, but ends after"),
+        (cut("r.atr", -2), r"r.atr: must end with two NUL bytes, but ends after"),
         (cut("r.atr", 2), r"r.atr: has 2 bytes after its end. Restore it"),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_file_of_samples_opens_by_its_own_name(made, tmp_path):
 def test_rates_and_units_that_differ_are_refused_with_the_remedy(made, tmp_path):
     made.wfdb(tmp_path / "a", made.numbers(50, 2))
     made.wfdb(tmp_path / "b", made.numbers(50, 2), rate=500)
-    message = r"b.hea: field 'signal': must have 250 samples per second as 'a.hea', but has 500"
+    message = r"b.hea: field 'signal': must have 250 samples per second, like 'a.hea', but has 500"
     with pytest.raises(ConfigError, match=message):
         open_store(tmp_path, backend=Biosignals())
     store = open_store(tmp_path, backend=Biosignals(facts=["rate"]))

@@ -1,4 +1,4 @@
-"""Tables with a row per timestep, larger than memory, as sequences."""
+"""Sequences in tables with a row per timestep, which may be larger than memory."""
 
 from __future__ import annotations
 

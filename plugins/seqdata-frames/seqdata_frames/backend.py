@@ -1,6 +1,6 @@
 """The backend of tables with a row per timestep.
 
-Reads: the columns that group and order rows. Makes: a store.
+It reads the columns that group and order rows, and makes a store.
 """
 
 from __future__ import annotations
@@ -69,18 +69,20 @@ class Frames:
 
         Args:
             location: A path, glob, folder or URL, or several; a pandas, Polars or Arrow table; a
-                lazy frame; or an object with ``__arrow_c_stream__``, which is read once.
+                Polars ``LazyFrame``; or an object with ``__arrow_c_stream__``, which is read once.
             verify: ``"first_read"``: compare the checksums of cache files, once in a process;
                 None, ``"off"``: do not.
             group: Column of groups, in place of the attribute.
-            order: Column of the order, in place of the attribute.
+            order: Column that orders the rows of a group, in place of the attribute.
             missing: The rule for missing values, as in ``open_store``; not ``"drop"``.
             axes: Field -> axis; None: one value per sequence, which must be constant.
-            remote: How URLs are read; their files are fetched into ``Remote(cache_dir=)``.
+            remote: Access to URLs, as in ``open_store``; files are downloaded into
+                ``Remote(cache_dir=)``.
 
         Raises:
-            ConfigError: If an argument is invalid, a column does not exist, or none has timesteps.
-            DataError: If a file is damaged, a value is missing, or rows are not in an order.
+            ConfigError: If an argument is invalid, a column does not exist, or no column has a
+                value per timestep.
+            DataError: If a file is damaged, a value is missing, or rows are not in order.
             CacheError: If a cache file cannot be written, or files cannot be fetched.
         """
         frames = replace(self, group=group or self.group, order=order or self.order)
@@ -102,7 +104,11 @@ class Frames:
         )  # fmt: skip
 
     def _make_request(self, axes: Axes, verify: str | None, missing: Missing | None) -> Request:
-        """Return the checked options."""
+        """Check the options, and return them.
+
+        Raises:
+            ConfigError: If an option is invalid.
+        """
         if self.group is None:
             raise ConfigError(
                 "frames: `group` must name the column whose equal values make a sequence, but is "
@@ -111,12 +117,12 @@ class Frames:
         if self.freq is not None and self.order is None:
             raise ConfigError(
                 f"frames: `freq` requires `order`, the column of the time, but is {self.freq!r} "
-                "without it. Pass `order`, or leave `freq` out"
+                "and `order` is None. Pass `order`, or leave `freq` out"
             )
         if verify not in (None, "off", "first_read"):
             raise ConfigError(
-                f"frames: `verify` must be 'first_read', 'off' or None, but is {verify!r}: only a "
-                "table's cache files have checksums"
+                f"frames: `verify` must be 'first_read', 'off' or None, but is {verify!r}. Only "
+                "the cache files of a table have checksums"
             )
         if isinstance(self.static, str) and self.static != AUTO:
             raise ConfigError(
@@ -125,8 +131,9 @@ class Frames:
             )
         if missing == "drop":
             raise ConfigError(
-                "frames: `missing` must be 'nan', 'error' or a number, but is 'drop': rows are "
-                "read in place. Drop them first, or leave `backend` out and pass the table"
+                "frames: `missing` must be 'nan', 'error' or a number, but is 'drop', which is "
+                "not possible because rows are read in place. Drop the rows first, or pass the "
+                "table without `backend`"
             )
         static = AUTO if self.static == AUTO else tuple(self.static)
         return Request(
@@ -145,10 +152,10 @@ def reopen(
     remote: Any,
     version: str,
 ) -> FrameStore:
-    """Return a store in another process, without the warnings that were given already.
+    """Open a store again in another process, without repeating its warnings.
 
     Raises:
-        FingerprintMismatch: If the files are not those that were opened first.
+        FingerprintMismatch: If the files have changed since they were opened first.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeqDataWarning)
@@ -156,14 +163,14 @@ def reopen(
     if store.version not in (None, version):
         raise store.locate(-1).make_error(
             FingerprintMismatch,
-            "must be the table that was opened first, but its files were changed since. Open it "
-            "again",
+            "must be the table that was opened first, but its files have changed since then. Open "
+            "it again",
         )
     return store
 
 
 def _make_absolute(location: Any) -> Any:
-    """Return paths that a process in another folder finds; anything else as it is."""
+    """Return local paths as absolute paths; return anything else unchanged."""
     if isinstance(location, list | tuple):
         return [_make_absolute(each) for each in location]
     if not isinstance(location, str | os.PathLike) or "://" in os.fspath(location):

@@ -1,8 +1,9 @@
-"""Columns of numbers of a table, read by ranges of rows: decoded units, or files of plain values.
+"""Columns of numbers of a table, read by ranges of rows from decoded units or files of values.
 
-A row group is decoded when rows of it are asked for, and kept in a cache of bounded size. One that
-is decoded a second time is written next to the data as plain values, from which ranges are read
-without decoding. Nothing here is shared by processes but files: a forked child has a copy.
+A unit is a row group of a file, or a batch of a table in memory. It is decoded when rows of it are
+requested, and kept in a cache of bounded size. A unit that is decoded a second time is written to
+disk as plain values, from which ranges are read without decoding. Processes share files only: a
+forked child has a copy of the cache.
 """
 
 from __future__ import annotations
@@ -27,12 +28,20 @@ _STORED = 1 << 32  # a mark: this, and the checksum of the unit below
 
 
 class Columns(Protocol):
-    """Columns whose ranges of rows can be read."""
+    """Columns of a table that are read by ranges of rows."""
 
     def gather(
         self, names: list[str], begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> dict[str, list[NDArray[Any]]]:
-        """Return the values of ranges of rows: column -> an array for each range.
+        """Return the values of ranges of rows.
+
+        Args:
+            names: Columns.
+            begins: int64 (ranges,), the first row of each range.
+            ends: int64 (ranges,), one past the last row of each range.
+
+        Returns:
+            Column -> an array (rows,) for each range.
 
         Raises:
             DataError: If they cannot be read.
@@ -41,10 +50,10 @@ class Columns(Protocol):
 
 
 class ColumnFile:
-    """A column as a file of plain values, whole or only some units of it.
+    """A column in a file of plain values, which may have only some of its units.
 
     Args:
-        path: The file; ``.units`` next to it says which units it has.
+        path: The file; a file with the suffix ``.units`` next to it marks the units that it has.
         dtype: Dtype of a value.
         unit_starts: int64 (units+1,), unit -> its first row.
         verify: Whether the checksum of a unit is compared before its first use in this process.
@@ -59,7 +68,11 @@ class ColumnFile:
         self._ready = np.zeros(len(unit_starts) - 1, dtype=bool)
 
     def has(self, units: NDArray[np.int64]) -> bool:
-        """Return whether all of these units are there; another process may have stored them."""
+        """Return whether all of these units are stored; another process may have stored them.
+
+        Raises:
+            CorruptShardError: If the checksum of a unit differs, with ``verify``.
+        """
         for unit in units[~self._ready[units]].tolist():
             mark = self._read_mark(unit)
             if not mark:
@@ -68,18 +81,18 @@ class ColumnFile:
                 raise DataLocation(dataset=str(self._path.parent), file=self._path.name).make_error(
                     CorruptShardError,
                     f"rows {self._starts[unit]} to {self._starts[unit + 1] - 1} must have the "
-                    "checksum that was stored with them, but have another. Remove the folder: it "
-                    "is made again from the table",
+                    "checksum that was stored with them, but have another. Remove the folder; it "
+                    "will be made again from the table",
                 )
             self._ready[unit] = True
         return True
 
     def is_ready(self, unit: int) -> bool:
-        """Return whether a unit was found to be there before."""
+        """Return whether an earlier call of ``has`` found a unit stored."""
         return bool(self._ready[unit])
 
     def read_unit(self, unit: int) -> NDArray[Any]:
-        """Return all rows of a unit."""
+        """Return the values of all rows of a unit, (rows,)."""
         first, stop = self._starts[unit : unit + 2].tolist()
         values = np.empty(stop - first, dtype=self._dtype)
         self.read(first, values)
@@ -89,7 +102,7 @@ class ColumnFile:
         """Fill an array with the rows from ``first`` on.
 
         Raises:
-            CorruptShardError: If the file ends before.
+            CorruptShardError: If the file ends before the last of these rows.
         """
         view, at = view_bytes(out), first * self._dtype.itemsize
         while len(view):
@@ -97,13 +110,13 @@ class ColumnFile:
             if not count:
                 raise DataLocation(dataset=str(self._path.parent), file=self._path.name).make_error(
                     CorruptShardError,
-                    f"must have the row {at // self._dtype.itemsize}, but ends before. Remove the "
-                    "folder: it is made again from the table",
+                    f"must have row {at // self._dtype.itemsize}, but ends before it. Remove the "
+                    "folder; it will be made again from the table",
                 )
             view, at = view[count:], at + count
 
     def write(self, unit: int, values: NDArray[Any]) -> None:
-        """Store a unit: its values first, then the mark that they are there.
+        """Store a unit: first its values, then the mark that it is stored.
 
         Raises:
             OSError: If it cannot be written.
@@ -113,8 +126,8 @@ class ColumnFile:
         _write(self._path, int(self._starts[unit]), content)
         _write(self._path.with_suffix(".units"), unit, mark, is_flushed=False)  # may get lost
 
-    def seal(self) -> None:
-        """Write the marks of all units, which were written by another."""
+    def mark_all(self) -> None:
+        """Mark all units as stored, with their checksums; their values are in the file already."""
         units = range(len(self._starts) - 1)
         marks = [zlib.crc32(self.read_unit(unit).data) | _STORED for unit in units]
         _write(self._path.with_suffix(".units"), 0, np.array(marks, dtype=np.uint64))
@@ -152,12 +165,12 @@ def _write(path: Path, first: int, values: NDArray[Any], *, is_flushed: bool = T
 
 
 def view_bytes(values: NDArray[Any]) -> memoryview:
-    """Return the bytes of an array, which may be empty."""
+    """Return the bytes of a contiguous array, which may be empty."""
     return values.data.cast("B") if values.size else memoryview(b"")
 
 
 def write_rows(descriptor: int, first: int, values: NDArray[Any]) -> None:
-    """Write rows of a column to their place in its file."""
+    """Write rows of a column to its file, from row ``first`` on."""
     view, at = view_bytes(np.ascontiguousarray(values)), first * values.dtype.itemsize
     while len(view):
         count = os.pwrite(descriptor, view, at)
@@ -165,14 +178,14 @@ def write_rows(descriptor: int, first: int, values: NDArray[Any]) -> None:
 
 
 class UnitColumns:
-    """Columns that are decoded by units: a ``Columns``.
+    """Columns that are decoded by units. Implements ``Columns``.
 
     Args:
         decode: Decodes columns of a unit.
         dtypes: Column -> dtype of its values.
-        unit_rows: int64 (units,), rows of each unit.
+        unit_rows: int64 (units,), number of rows of each unit.
         cache_bytes: Maximum size of the decoded units that this process keeps.
-        folder: The folder for units that are decoded again; None: there is none.
+        folder: The folder for files of units that are decoded again; None: they are not stored.
         verify: Whether checksums of stored units are compared.
     """
 
@@ -232,7 +245,7 @@ class UnitColumns:
         return found
 
     def _drop_stored(self) -> None:
-        """Drop decoded units that are in files by now: ranges are read from there."""
+        """Drop decoded units that are stored in files, from which ranges are read."""
         for name, unit in list(self._units):
             if name in self._files and self._files[name].is_ready(unit):
                 del self._units[name, unit]
@@ -244,7 +257,7 @@ class UnitColumns:
         begins: NDArray[np.int64],
         pieces: tuple[NDArray[np.int64], ...],
     ) -> None:
-        """Copy rows out of units, of which one after the other is decoded."""
+        """Copy rows from units into the arrays of ``found``, decoding one unit at a time."""
         at, units, starts, stops = pieces
         order = np.argsort(units, kind="stable")
         bounds = np.flatnonzero(np.diff(units[order], prepend=-1))
@@ -282,7 +295,7 @@ class UnitColumns:
         return values
 
     def _store_again(self, name: str, unit: int, values: NDArray[Any]) -> bool:
-        """Write a unit that was decoded before to the file of its column; return whether it was."""
+        """Write a unit to its file if it was decoded before; return whether it was written."""
         if (name, unit) in self._once and name in self._files:
             try:
                 self._files[name].write(unit, values)
@@ -290,7 +303,7 @@ class UnitColumns:
             except OSError as error:
                 self._files = {}
                 warnings.warn(
-                    f"frames: decoded row groups cannot be kept on the disk ({error}): each is "
+                    f"frames: decoded row groups cannot be stored on disk ({error}), so each is "
                     "decoded whenever it is needed. Free space, or pass Frames(cache_dir=)",
                     SeqDataWarning,
                     stacklevel=2,
@@ -309,7 +322,7 @@ class UnitColumns:
 
 
 def release_memory() -> None:
-    """Return unused memory of Arrow to the system."""
+    """Release unused memory of Arrow to the operating system."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()

@@ -1,9 +1,9 @@
 """Rows sorted by group and key in bounded memory: a distribution sort.
 
-How many rows each group has is known from the scan, so the place of each group is, too. One pass
-over the table writes every row into the range of its bucket of groups; then each bucket is read,
-sorted and written to its place. Memory holds one unit, or one bucket (a bucket has at least one
-whole group). Rows of equal keys stay in the order of the table.
+The scan has counted the rows of each group, so the position of each group is known. One pass over
+the table writes every row into the range of its bucket of groups; then each bucket is read, sorted
+and written back. Memory holds one unit or one bucket (a bucket has at least one whole group). Rows
+of equal keys stay in the order of the table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CODE, KEY = ":code", ":key"
 
 
 class Rows(Protocol):
-    """A column of rows that can be written and read again at any place."""
+    """A column whose rows can be written and read at any position."""
 
     def put(self, first: int, values: NDArray[Any]) -> None:
         """Write rows from ``first`` on."""
@@ -57,7 +57,7 @@ class MemoryRows:
         return self.values[first:stop]
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing; rows in memory need no flush."""
 
 
 class FileRows:
@@ -78,7 +78,7 @@ class FileRows:
         while len(view):
             count = os.preadv(self._file, [view], at)
             if not count:
-                raise EOFError(f"row {at // size} is not there")
+                raise EOFError(f"row {at // size} is missing")
             view, at = view[count:], at + count
         return values
 
@@ -96,17 +96,17 @@ class FileRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sorting:
-    """A table to be sorted.
+    """A table to sort, and the options of the sort.
 
     Attributes:
         tables: The table.
         group: The column of groups.
         order: The column of keys.
-        freq: The step of a regular grid, if one is wanted.
+        freq: The step of a regular grid; None: no grid.
         decode: Decodes columns of a unit.
         dtypes: Column -> dtype of its values.
-        make_rows: ``make_rows(name, dtype)`` returns the place of a column; names that no column
-            has (``:code``, ``:key``) are only needed meanwhile.
+        make_rows: ``make_rows(name, dtype)`` returns the ``Rows`` of a column. It is also called
+            for the temporary columns ``:code`` and ``:key``.
         bucket_bytes: Bytes of rows that are sorted at once.
     """
 
@@ -127,8 +127,9 @@ def sort_table(
 
     Args:
         sorting: The table.
-        counts: int64 (groups,), rows of each group.
-        on_progress: Called with the number of rows that were read, then of those sorted, added up.
+        counts: int64 (groups,), number of rows of each group.
+        on_progress: Called with the number of rows read so far, plus the number of rows sorted so
+            far.
 
     Returns:
         The steps of the keys in their new order, and the sorted columns.
@@ -173,7 +174,7 @@ def _distribute(
     rows: Mapping[str, Rows],
     cursors: NDArray[np.int64],
 ) -> None:
-    """Append rows to their buckets."""
+    """Append rows to their buckets, and advance the cursors of these."""
     by_bucket = np.argsort(buckets, kind="stable")
     counts = np.bincount(buckets, minlength=len(cursors))
     starts = np.cumsum(counts) - counts
@@ -186,7 +187,7 @@ def _distribute(
 
 
 def _cut_buckets(places: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return the first group of each bucket: buckets have at most so many rows, or one group."""
+    """Return the first group of each bucket, int64; a bucket has one group or ``most`` rows."""
     firsts, start = [], 0
     while start < len(places) - 1:
         firsts.append(start)

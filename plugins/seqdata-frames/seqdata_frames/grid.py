@@ -1,4 +1,4 @@
-"""A regular grid over rows: timesteps of which some have no row."""
+"""A regular grid of timesteps over rows; some timesteps have no row."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Timesteps of a grid, of all sequences one after another, and their rows.
+    """Regular timesteps of all sequences, concatenated, and the rows that they have.
 
     Attributes:
         offsets: int64 (sequences+1,), sequence -> its first timestep.
         first_keys: int64 (sequences,), the key of the first timestep.
         step: Distance from one timestep to the next.
         rows: int64 (pieces+1,), the first row of each piece without a gap, and the number of rows.
-        missing: int64 (pieces,), timesteps without a row before each piece.
+        missing: int64 (pieces,), number of timesteps without a row before each piece.
     """
 
     offsets: NDArray[np.int64]
@@ -35,14 +35,14 @@ class Grid:
         gap_rows: NDArray[np.int64],
         gap_sizes: NDArray[np.int64],
     ) -> Grid:
-        """Return the grid of rows with gaps.
+        """Make a grid from rows with gaps.
 
         Args:
             row_offsets: int64 (sequences+1,), sequence -> its first row.
-            first_keys: The key of the first row of each sequence.
+            first_keys: int64 (sequences,), the key of the first row of each sequence.
             step: Distance from one timestep to the next.
             gap_rows: int64 (gaps,), the row after each gap, ascending.
-            gap_sizes: int64 (gaps,), timesteps without a row.
+            gap_sizes: int64 (gaps,), number of timesteps without a row in each gap.
         """
         missing = np.concatenate(([0], np.cumsum(gap_sizes)))
         before = np.searchsorted(gap_rows, row_offsets, side="right")

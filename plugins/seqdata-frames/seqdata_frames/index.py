@@ -1,4 +1,4 @@
-"""The index of a table once it was opened: fields, groups, and the positions of their rows.
+"""The index of an opened table: fields, groups, and the positions of their rows.
 
 It is made by one pass over the table, or read from its cache file.
 """
@@ -28,11 +28,11 @@ class FrameIndex:
         fields: Name -> field.
         ids: The id of each sequence, ``str``.
         offsets: int64 (sequences+1,), sequence -> its first row.
-        statics: Field -> a value per sequence: numbers, or strings or bytes.
-        dtypes: Column that is read by rows -> dtype of its stored values.
+        statics: Field -> a value per sequence: numbers, strings or bytes.
+        dtypes: Column with a value per row -> dtype of its stored values.
         grid: The grid of timesteps; None: each row is one.
         is_sorted: Whether rows are read from a copy that was sorted.
-        notes: Warnings, which are given at each opening.
+        notes: Warnings that are issued at each opening.
     """
 
     fields: Mapping[str, Field]
@@ -46,11 +46,11 @@ class FrameIndex:
 
     @property
     def step_offsets(self) -> NDArray[np.int64]:
-        """Sequence -> its first timestep, of all sequences one after another."""
+        """Sequence -> its first timestep in the concatenation of all, int64 (sequences+1,)."""
         return self.offsets if self.grid is None else self.grid.offsets
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the index as plain data and arrays, from which ``from_arrays`` makes it."""
+        """Return the index as plain data and arrays, for ``from_arrays``."""
         arrays: dict[str, NDArray[Any]] = {"offsets": self.offsets}
         info: dict[str, Any] = {
             "fields": {
@@ -78,7 +78,7 @@ class FrameIndex:
 
     @classmethod
     def from_arrays(cls, info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FrameIndex:
-        """Return the index of what ``to_arrays`` returned."""
+        """Make an index from the values that ``to_arrays`` returned."""
         fields = {
             name: Field(dtype, tuple(shape), axis, parse_logical_type(logical))
             for name, (dtype, shape, axis, logical) in info["fields"].items()
@@ -109,13 +109,13 @@ def _to_plain(field: Field) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackedTexts(Sequence[Any]):
-    """Strings or bytes one after another, each decoded when it is asked for.
+class PackedStrings(Sequence[Any]):
+    """Concatenated strings or bytes, each of which is decoded when it is accessed.
 
     Attributes:
-        content: uint8, the bytes of all.
-        ends: int64 (n,), one past the last byte of each.
-        is_bytes: Whether they are bytes; else UTF-8.
+        content: uint8 (bytes,), the bytes of all values.
+        ends: int64 (n,), one past the last byte of each value.
+        is_bytes: Whether values are bytes; else they are strings in UTF-8.
     """
 
     content: NDArray[np.uint8]
@@ -132,7 +132,7 @@ class PackedTexts(Sequence[Any]):
 
 
 def _pack(arrays: dict[str, NDArray[Any]], name: str, texts: Sequence[Any]) -> None:
-    if isinstance(texts, PackedTexts):
+    if isinstance(texts, PackedStrings):
         arrays[name], arrays[f"{name}.ends"] = texts.content, texts.ends
         return
     encoded = [text.encode() if isinstance(text, str) else text for text in texts]
@@ -140,5 +140,5 @@ def _pack(arrays: dict[str, NDArray[Any]], name: str, texts: Sequence[Any]) -> N
     arrays[f"{name}.ends"] = np.cumsum([len(text) for text in encoded], dtype=np.int64)
 
 
-def _unpack(arrays: Mapping[str, NDArray[Any]], name: str, *, is_bytes: bool) -> PackedTexts:
-    return PackedTexts(arrays[name], arrays[f"{name}.ends"], is_bytes)
+def _unpack(arrays: Mapping[str, NDArray[Any]], name: str, *, is_bytes: bool) -> PackedStrings:
+    return PackedStrings(arrays[name], arrays[f"{name}.ends"], is_bytes)

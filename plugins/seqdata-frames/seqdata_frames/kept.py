@@ -1,8 +1,8 @@
-"""The files kept of a table: its index, rows that were sorted, and decoded row groups.
+"""The cache files of a table: its index, sorted rows, and decoded row groups.
 
-It lies in ``seqdata-index`` next to the data, or in a cache folder, in a folder whose name has the
-version of the files and the options; what is of an older version is removed. A folder appears when
-it is complete; one process makes it, others wait.
+They are stored in ``seqdata-index`` next to the data or in a cache folder, in a folder whose name
+depends on the options and on the version of the files; folders of older versions are removed. A
+folder gets its name when it is complete; one process makes it while others wait.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class Kept:
-    """The place of the cache files of one table, opened with some options.
+    """The folder of the cache files of one table, opened with certain options.
 
     Args:
-        folder: The folder of the data; None: it is in memory.
-        cache_dir: A folder in place of that; None: next to the data, else in the user's cache.
-        source: Text that identifies the table and the options, but not the version.
+        folder: The folder of the data; None: the data is in memory.
+        cache_dir: Folder for the cache files; None: next to the data, else in the user's cache.
+        source: String that identifies the table and the options, but not the version.
         version: The version of the files.
     """
 
@@ -53,7 +53,7 @@ class Kept:
         self._parents = _list_parents(folder, cache_dir)
 
     def find(self) -> Path | None:
-        """Return the complete folder, if there is one."""
+        """Return the complete folder; None if there is none."""
         for parent in self._parents:
             if (parent / self._name / INDEX).is_file():
                 return parent / self._name
@@ -61,13 +61,17 @@ class Kept:
 
     @contextmanager
     def make(self) -> Iterator[tuple[Path, Path | None]]:
-        """Yield an empty folder to fill, and the complete one if another process has made it.
+        """Hold the lock of the cache files within the block; yield folders.
 
-        The folder gets its name once the caller is done. Folders of other versions, and those that
-        stopped processes left, are removed.
+        At the end of the block the filled folder gets its final name. Folders of other versions,
+        and those that were left by stopped processes, are removed.
+
+        Yields:
+            An empty folder to fill, and None; or, if another process has made the folder, a path
+            that does not exist, and the complete folder.
 
         Raises:
-            CacheError: If no folder can be written, or another process holds it for a day.
+            CacheError: If no folder can be written, or another process holds the lock for a day.
         """
         parent = self._find_writable()
         with _lock(parent / f"{self._prefix}lock"):
@@ -93,11 +97,16 @@ class Kept:
 
     @property
     def path(self) -> Path:
-        """Path of the complete folder, once it is made."""
+        """Path of the complete folder.
+
+        Raises:
+            CacheError: If the folder was removed.
+        """
         found = self.find()
         if found is None:
             raise CacheError(
-                f"frames: {self._name} must be there, but was removed. Open the table again"
+                f"frames: the cache folder {self._name} must exist, but was removed. Open the "
+                "table again"
             )
         return found
 
@@ -114,14 +123,20 @@ class Kept:
                 continue
             return parent
         raise CacheError(
-            f"frames: a folder must be writable to keep the index of the table, but none of "
+            f"frames: a folder must be writable to store the index of the table, but none of "
             f"{', '.join(map(str, self._parents))} is ({reason}). Pass Frames(cache_dir=), or set "
             "SEQDATA_CACHE"
         )
 
 
 def save_arrays(path: Path, info: Mapping[str, Any], arrays: Arrays) -> None:
-    """Write the index of a folder."""
+    """Write an index to a folder.
+
+    Args:
+        path: The folder.
+        info: Plain data, for JSON.
+        arrays: Name -> array.
+    """
     packed = np.frombuffer(json.dumps(info).encode(), dtype=np.uint8)
     with open(path / INDEX, "wb") as file:
         named: dict[str, Any] = {"info": packed, **arrays}
@@ -131,14 +146,14 @@ def save_arrays(path: Path, info: Mapping[str, Any], arrays: Arrays) -> None:
 
 
 def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """Return the index of a folder; None, with a warning, if it is damaged."""
+    """Return plain data and arrays of the index in a folder; warn and return None if damaged."""
     try:
         with open(path / INDEX, "rb") as file, np.load(file, allow_pickle=False) as loaded:
             arrays = {name: loaded[name] for name in loaded.files}
         return json.loads(arrays.pop("info").tobytes()), arrays
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         warnings.warn(
-            f"frames: {path / INDEX} is damaged ({error}); it is made again",
+            f"frames: {path / INDEX} is damaged ({error}) and will be made again",
             SeqDataWarning,
             stacklevel=2,
         )
@@ -154,7 +169,7 @@ def _list_parents(folder: Path | None, cache_dir: str | None) -> list[Path]:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock, which ends with this process.
+    """Hold an exclusive lock within the block; it is released if this process dies.
 
     Raises:
         CacheError: If another process holds it for a day.
@@ -180,7 +195,8 @@ def _wait_for(is_done: Callable[[], bool], path: Path) -> None:
     while not is_done():
         if time.monotonic() > deadline:
             raise CacheError(
-                f"frames: {path} must be free, but another process holds it for a day. Stop it"
+                f"frames: the lock {path} must be free, but another process has held it for a day. "
+                "Stop that process"
             )
         time.sleep(_POLL_SECONDS)
 

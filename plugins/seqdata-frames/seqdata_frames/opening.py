@@ -1,6 +1,6 @@
-"""One opening of a table: its cache files are read, or it is scanned and sorted.
+"""Opening of a table: its cache files are read, or it is scanned and sorted.
 
-Reads: the columns that group and order rows. Makes: the index and the reader of a store.
+It reads the columns that group and order rows, and makes the index and the reader of a store.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Missing = Literal["error", "nan", "drop"] | float
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The options of an opening; see ``Frames``.
+    """The options with which a table is opened; see ``Frames``.
 
     Attributes:
         group: The column whose equal values make a sequence.
         order: The column by which the rows of a group are sorted; None: they are in order.
-        missing: The rule for missing values.
-        axes: Field -> axis.
+        missing: The rule for missing values, as in ``open_store``.
+        axes: Field -> axis; None: one value per sequence.
         static: ``auto``, or columns with one value per sequence.
         freq: The step of a regular grid.
         cache_bytes: Maximum size of decoded row groups.
@@ -67,12 +67,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """The parts of a store.
+    """The parts of which a store is made.
 
     Attributes:
         index: The sequences.
-        columns: Reads their rows.
-        sorted_in: The folder of the rows that were sorted; None: there is none.
+        columns: The columns of their rows.
+        sorted_in: The folder of the sorted rows; None: rows are read in place or from memory.
     """
 
     index: FrameIndex
@@ -81,11 +81,11 @@ class Opened:
 
 
 def open_rows(tables: RowTables, request: Request) -> Opened:
-    """Return the sequences of a table.
+    """Open a table: return its sequences and the reader of their rows.
 
     Raises:
-        ConfigError: If a column does not exist or does not fit.
-        DataError: If a file is damaged, a value is missing, or rows are not in an order.
+        ConfigError: If a column does not exist or has the wrong type.
+        DataError: If a file is damaged, a value is missing, or rows are not in order.
         CacheError: If a cache file cannot be written.
     """
     kept = None
@@ -95,7 +95,7 @@ def open_rows(tables: RowTables, request: Request) -> Opened:
         kept = Kept(tables.folder, request.cache_dir, source, tables.version)
     opened = _load(tables, request, kept)
     if opened is None:
-        opened = _build(_look_through(tables, request), kept)
+        opened = _build(_scan(tables, request), kept)
     for note in opened.index.notes:
         warnings.warn(note, SeqDataWarning, stacklevel=4)
     return opened
@@ -103,14 +103,14 @@ def open_rows(tables: RowTables, request: Request) -> Opened:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """A table that was looked through.
+    """A table that was scanned.
 
     Attributes:
         tables: The table.
         request: The options.
         scan: Its groups, and the order of its rows.
         fields: Name -> field.
-        dtypes: Column that is read by rows -> dtype.
+        dtypes: Column with a value per row -> dtype.
         notes: Warnings so far.
     """
 
@@ -122,7 +122,14 @@ class _Table:
     notes: list[str]
 
     def make_index(self, steps: RowSteps | None) -> FrameIndex:
-        """Return the index of rows in their final order, of which the steps are known."""
+        """Return the index of the rows in their final order.
+
+        Args:
+            steps: The steps of the order column in the final order; None: there is none.
+
+        Raises:
+            DecodeError: If a row is not on the grid of ``freq``.
+        """
         scan, request = self.scan, self.request
         offsets = np.concatenate(([0], np.cumsum(scan.counts)))
         notes, grid = list(self.notes), None
@@ -145,12 +152,12 @@ class _Table:
         return FrameIndex(self.fields, ids, offsets, statics, self.dtypes, grid, is_sorted, notes)
 
     def decode(self, unit: int, names: list[str]) -> dict[str, NDArray[Any]]:
-        """Return the values of columns of a unit."""
+        """Return the values of columns of a unit, (rows,) each."""
         return _FileUnits(self.tables, self.request.missing, self.fields, self.dtypes)(unit, names)
 
 
 def _load(tables: RowTables, request: Request, kept: Kept | None) -> Opened | None:
-    """Return the sequences of a table that was opened before, if that is kept."""
+    """Open a table from its cache files; return None if there are none, or they are damaged."""
     folder = None if kept is None else kept.find()
     if folder is None:
         return None
@@ -161,7 +168,7 @@ def _load(tables: RowTables, request: Request, kept: Kept | None) -> Opened | No
     return _open_in(tables, request, FrameIndex.from_arrays(*loaded), folder)
 
 
-def _look_through(tables: RowTables, request: Request) -> _Table:
+def _scan(tables: RowTables, request: Request) -> _Table:
     named = _find_named(tables, request)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -171,7 +178,7 @@ def _look_through(tables: RowTables, request: Request) -> _Table:
     notes = list(dict.fromkeys(str(each.message) for each in caught))
     wanted = _make_wanted(request, fields, named)
     rows = int(tables.unit_rows.sum())
-    with show_bar(request.progress, "looking through the table", rows) as on_progress:
+    with show_bar(request.progress, "scanning the table", rows) as on_progress:
         scan = scan_table(tables, wanted, on_progress)
     release_memory()
     for name, values in scan.changing.items():
@@ -202,7 +209,7 @@ def _look_through(tables: RowTables, request: Request) -> _Table:
 
 
 def _build(table: _Table, kept: Kept | None) -> Opened:
-    """Return the sequences of a table; rows that are in no order are sorted."""
+    """Open a scanned table; rows that are not in order are sorted first."""
     tables, request, scan = table.tables, table.request, table.scan
     if kept is None and scan.is_in_place:
         return _open_in(tables, request, table.make_index(scan.steps), None)
@@ -218,7 +225,7 @@ def _build(table: _Table, kept: Kept | None) -> Opened:
             steps = scan.steps
             if not scan.is_in_place:
                 steps, _ = _sort(table, partial_folder)
-                _seal(table, partial_folder)
+                _finish_sorted(table, partial_folder)
             save_arrays(partial_folder, *table.make_index(steps).to_arrays())
     opened = _load(tables, request, kept)
     if opened is None:
@@ -249,7 +256,7 @@ def _open_in(tables: RowTables, request: Request, index: FrameIndex, folder: Pat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FileUnits:
-    """Decodes columns of a unit of a table."""
+    """Decoder of columns of a unit of a table. Implements ``Decode``."""
 
     tables: RowTables
     missing: Missing | None
@@ -275,7 +282,7 @@ class _FileUnits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _MemoryUnits:
-    """Returns columns of a unit of rows that were sorted in memory."""
+    """Columns of rows that were sorted in memory, by units. Implements ``Decode``."""
 
     arrays: Mapping[str, NDArray[Any]]
     unit_rows: NDArray[np.int64]
@@ -287,10 +294,10 @@ class _MemoryUnits:
 
 
 def _refuse_to_decode(unit: int, names: list[str]) -> dict[str, NDArray[Any]]:
-    """Raise, since sorted rows are in no unit of the table."""
+    """Raise a CacheError, because sorted rows cannot be decoded from units of the table."""
     raise CacheError(
-        f"frames: rows of {', '.join(names)} that were sorted must be kept, but part {unit} of "
-        "them is not there. Remove the folder `seqdata-index`, and open the table again"
+        f"frames: the cache must have the sorted rows of {', '.join(names)}, but part {unit} of "
+        "them is missing. Remove the folder `seqdata-index`, and open the table again"
     )
 
 
@@ -309,17 +316,17 @@ def _sort(table: _Table, folder: Path | None) -> tuple[RowSteps, dict[str, Rows]
         tables, request.group, str(request.order), request.freq, table.decode, table.dtypes,
         make_rows, request.sort_bytes // 4,
     )  # fmt: skip
-    with show_bar(request.progress, "sorting rows that are in no order", 2 * rows) as on_progress:
+    with show_bar(request.progress, "sorting rows that are not in order", 2 * rows) as on_progress:
         return sort_table(sorting, table.scan.counts, on_progress)
 
 
-def _seal(table: _Table, folder: Path) -> None:
-    """Write the checksums of sorted rows, and remove what was only needed to sort them."""
+def _finish_sorted(table: _Table, folder: Path) -> None:
+    """Write the checksums of sorted rows, and remove the temporary columns of the sort."""
     for name in (CODE, KEY):
         (folder / f"{name.removeprefix(':')}.column").unlink()
     starts = np.concatenate(([0], np.cumsum(table.tables.unit_rows)))
     for number, dtype in enumerate(table.dtypes.values()):
-        ColumnFile(folder / f"{number}.column", dtype, starts, verify=False).seal()
+        ColumnFile(folder / f"{number}.column", dtype, starts, verify=False).mark_all()
 
 
 def _find_named(tables: RowTables, request: Request) -> list[str]:
@@ -345,9 +352,9 @@ def _make_wanted(request: Request, fields: Mapping[str, Field], named: list[str]
 
 
 def _name_statics(fields: Mapping[str, Field], scan: Scan, named: list[str]) -> dict[str, Field]:
-    """Return the fields, those of constant columns as values per sequence.
+    """Return the fields; those of constant columns get one value per sequence.
 
-    Where no column would have timesteps, only those that were named become such values.
+    If no column would have a value per timestep, only the named columns are such fields.
     """
     constant = [name for name in fields if name in scan.constants and name not in named]
     found = {
@@ -360,7 +367,11 @@ def _name_statics(fields: Mapping[str, Field], scan: Scan, named: list[str]) -> 
 def _add_mask(
     fields: Mapping[str, Field], dtypes: Mapping[str, np.dtype[Any]], order: str | None
 ) -> tuple[dict[str, Field], dict[str, np.dtype[Any]]]:
-    """Return the fields of a grid: floats, which can be NaN, and a mask."""
+    """Return fields and dtypes on a grid: numbers are floats, which can be NaN; a mask is added.
+
+    Raises:
+        ConfigError: If a column has the name of the mask.
+    """
     if MASK in fields:
         raise ConfigError(
             f"frames: a column must not be called {MASK!r} where `freq` is given, since a field of "

@@ -1,4 +1,4 @@
-"""A bar for what takes minutes, and a line that says what was done."""
+"""Progress of long operations on standard error: a bar, and lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Return whether something is shown: as asked, or on a terminal."""
+    """Return ``progress``; if it is None, whether standard error is a terminal."""
     return sys.stderr.isatty() if progress is None else progress
 
 
@@ -16,7 +16,11 @@ def is_shown(progress: bool | None) -> bool:
 def show_bar(
     progress: bool | None, description: str, total: int
 ) -> Iterator[Callable[[int], None] | None]:
-    """Show a bar on standard error; yield what is called with the rows that are done."""
+    """Show a bar on standard error within the block.
+
+    Yields:
+        A function that takes the number of rows done so far; None: no bar is shown.
+    """
     if not is_shown(progress):
         yield None
         return
@@ -29,6 +33,6 @@ def show_bar(
 
 
 def say(progress: bool | None, text: str) -> None:
-    """Write a line to standard error."""
+    """Write a line to standard error, if progress is shown."""
     if is_shown(progress):
         sys.stderr.write(f"{text}\n")

@@ -1,7 +1,7 @@
 """One pass over the columns that group and order rows, and over those that may be constant.
 
-Units are read one after the other; a column is not read any further once it has changed within a
-group. Reads: units. Makes: groups, the order that rows are in, and a value per group.
+Units are read one after the other; a column of numbers is no longer read once it has changed within
+a group. The result has the groups, whether rows are in order, and a value per group.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SHORT_ROWS = 1_000_000  # that are checked at once, as the core does
 
 
 class Codes:
-    """Numbers of values, in order of appearance."""
+    """Integer codes of distinct values, in order of appearance."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self._numbers: dict[Any, int] = {}
 
     def encode(self, column: pa.Array) -> NDArray[np.int32]:
-        """Return the number of each value of a column, int32 (rows,)."""
+        """Return the code of each value of a column, int32 (rows,); new values get new codes."""
         from pyarrow import types
 
         encoded = column if types.is_dictionary(column.type) else column.dictionary_encode()
@@ -58,7 +58,13 @@ class Codes:
 
 
 class Groups:
-    """The group of each row, seen in the order of the table."""
+    """The groups of the rows of a table, collected in its order.
+
+    Attributes:
+        codes: The codes of groups.
+        counts: int64 (groups,), number of rows of each group.
+        are_together: Whether the rows of each group are contiguous so far.
+    """
 
     def __init__(self) -> None:
         self.codes = Codes()
@@ -72,7 +78,7 @@ class Groups:
         return self.codes.values
 
     def add(self, column: pa.Array) -> NDArray[np.int32]:
-        """Return the number of the group of each row of a part, int32 (rows,)."""
+        """Add rows, and return the code of the group of each, int32 (rows,)."""
         known = len(self.names)
         codes = self.codes.encode(column)
         starts = find_changes(codes)
@@ -87,7 +93,7 @@ class Groups:
 
 
 def find_changes(*columns: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rows in which a value is another than in the row before, the first among them."""
+    """Return the rows, int64, with a value that differs from the row before; the first is one."""
     changes = np.ones(len(columns[0]), dtype=bool)
     changes[1:] = False
     for values in columns:
@@ -104,9 +110,9 @@ class Constant:
 
     Attributes:
         name: The column.
-        texts: Numbers of its strings.
+        texts: Codes of its strings or bytes; None: numbers.
         has_changed: Whether it has had two values in a group.
-        change: The first two of them.
+        change: The first two different values in a group; None: there are none.
     """
 
     def __init__(self, name: str, convert: Callable[[Any, int], NDArray[Any]] | None) -> None:
@@ -119,9 +125,17 @@ class Constant:
         self._known = np.zeros(0, dtype=bool)
 
     def add(self, codes: NDArray[np.int32], column: pa.Array, first_row: int) -> int | None:
-        """Add rows; return the first one that differs from those of its group, or None.
+        """Add rows; return the first row that differs from its group; None if none does.
 
-        Strings that have changed are only numbered any more.
+        Once strings have changed, they are only encoded.
+
+        Args:
+            codes: int32 (rows,), the group of each row.
+            column: Values of the rows.
+            first_row: Index of the first of these rows in the table, for messages.
+
+        Raises:
+            DecodeError: If a value is missing or cannot be converted.
         """
         if self.texts is not None:
             RowTables.refuse_missing(self.name, column, first_row)
@@ -153,7 +167,7 @@ class Constant:
 
     @property
     def values(self) -> NDArray[Any] | list[Any]:
-        """The value of each group: numbers, or strings or bytes."""
+        """The value of each group: numbers, strings or bytes."""
         if self.texts is None:
             return self._values
         return [self.texts.values[number] for number in self._values.tolist()]
@@ -166,12 +180,13 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """The result of one pass.
+    """The result of one pass over a table.
 
     Attributes:
         names: The value of each group, in order of appearance.
-        counts: int64 (groups,), rows of each.
-        is_in_place: Whether rows can be read as they lie: groups together, and in order.
+        counts: int64 (groups,), number of rows of each group.
+        is_in_place: Whether rows can be read without sorting: each group is contiguous and in
+            order.
         steps: The steps of the order column, in the order of the table; None without one.
         constants: Column of strings or numbers that is constant in each group -> its values.
         changing: Column of strings or bytes that change within a group -> its vocabulary, in the
@@ -188,15 +203,15 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The questions of one pass.
+    """The properties that one pass over a table finds.
 
     Attributes:
         group: The column whose equal values make a sequence.
         order: The column by which rows are sorted; None: they are in order.
         texts: Columns of strings and bytes.
-        numbers: Columns of numbers that are looked at: constant ones become values of sequences.
+        numbers: Columns of numbers that are checked; constant ones become values per sequence.
         static: Columns of numbers that must be constant.
-        freq: The step of a regular grid, if one is wanted.
+        freq: The step of a regular grid; None: no grid.
         missing: The rule for missing values.
     """
 
@@ -212,17 +227,17 @@ class Wanted:
 def scan_table(
     tables: RowTables, wanted: Wanted, on_progress: Callable[[int], None] | None = None
 ) -> Scan:
-    """Return the groups of a table, their order, and their constant columns.
+    """Read a table once, and return its groups, their order, and their constant columns.
 
     Args:
         tables: The table.
         wanted: The properties to find.
-        on_progress: Called with the number of rows that were read.
+        on_progress: Called with the number of rows read so far.
 
     Raises:
-        ConfigError: If ``freq`` does not fit the column, or a type has no order.
-        DecodeError: If a value is missing, a static column changes, or, without an order, rows of
-            a group are apart or dates decrease.
+        ConfigError: If ``freq`` does not match the column, or values of its type have no order.
+        DecodeError: If a value is missing, or a static column changes within a group; or, without
+            ``order``, if the rows of a group are not contiguous or dates decrease.
     """
     groups, steps = Groups(), None
     if wanted.order is not None:
@@ -264,7 +279,7 @@ def scan_table(
 
 
 def look_up(column: pa.Array, numbers: Mapping[Any, int]) -> NDArray[np.int32]:
-    """Return the known numbers of the values of a column, int32 (rows,)."""
+    """Return the codes of the values of a column, int32 (rows,); -1 for unknown values."""
     from pyarrow import types
 
     encoded = column if types.is_dictionary(column.type) else column.dictionary_encode()
@@ -275,7 +290,7 @@ def look_up(column: pa.Array, numbers: Mapping[Any, int]) -> NDArray[np.int32]:
 
 
 def read_ahead(read: Callable[[int], Any], units: Iterable[int]) -> Iterator[tuple[int, Any]]:
-    """Yield each unit with what is read of it, while a thread reads the next one."""
+    """Yield each unit with its result of ``read``, while a thread reads the next one."""
     with ThreadPoolExecutor(1, "frames") as pool:
         waiting: deque[tuple[int, Future[Any]]] = deque()
         for unit in units:
@@ -288,7 +303,7 @@ def read_ahead(read: Callable[[int], Any], units: Iterable[int]) -> Iterator[tup
 
 
 def encoded_column(tables: RowTables, table: pa.Table, name: str) -> pa.Array:
-    """Return a column in one piece; strings that were read as codes stay so."""
+    """Return a column as one Arrow array; strings that were read as dictionary codes stay so."""
     from pyarrow import types
 
     column = table.column(name)
@@ -320,10 +335,10 @@ def _make_scan(
 
 
 def make_steps(tables: RowTables, order: str, freq: str | int | None) -> RowSteps:
-    """Return what checks the steps of a column.
+    """Return an empty ``RowSteps`` for a column.
 
     Raises:
-        ConfigError: If a grid is wanted of a column that has none.
+        ConfigError: If ``freq`` is given, but does not match the type of the column.
     """
     from pyarrow import types
 
@@ -340,7 +355,7 @@ def make_steps(tables: RowTables, order: str, freq: str | int | None) -> RowStep
 
 
 def order_keys(tables: RowTables, steps: RowSteps, column: Any, first_row: int) -> NDArray[Any]:
-    """Return the keys of a part of the order column; for a grid they are integers."""
+    """Return the sort keys of some rows, (rows,); for a grid, int64."""
     keys = tables.order_keys(steps.order, column, first_row)
     return keys if steps.step is None else keys.astype(np.int64, copy=False)
 
@@ -354,7 +369,7 @@ def _make_constants(tables: RowTables, wanted: Wanted) -> dict[str, Constant]:
 
 
 def _refuse_disorder(tables: RowTables, group: str, unit: int, groups: Groups) -> None:
-    """Raise as the core does where no order is given, and rows may not be in order."""
+    """Raise a DecodeError if no order is given and rows are not in order, as the core does."""
     if not groups.are_together:
         tables.refuse_order(_join(tables, [group], range(unit + 1)), group)
     dates = [name for name in tables.schema.names if name != group and _may_be_dates(tables, name)]
@@ -383,7 +398,7 @@ def _join(tables: RowTables, names: Sequence[str], units: Iterable[int]) -> pa.T
 
 
 def _make_change_error(constant: Constant, names: list[Any], code: int) -> DecodeError:
-    """Return the error that a column is not constant in a group, as the core's readers say it."""
+    """Return the error about a column that is not constant in a group."""
     old, new = constant.change or (None, None)
     return DecodeError.at(
         f"table: column {constant.name!r} must have one value per sequence, but in the rows of "

@@ -1,6 +1,6 @@
-"""Whatever holds a table with a row per timestep, as tables that are read by units.
+"""Sources of tables with a row per timestep, opened as tables that are read by units.
 
-Files are read as they lie, tables in memory too; a stream of batches is read once, into a file.
+Files and tables in memory are read in place; a stream of batches is read once, into a file.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ def is_location(data: Any) -> bool:
 
 
 def is_table(data: Any) -> bool:
-    """Return whether data is a table in memory, by the name of its type: nothing is imported."""
+    """Return whether data is a table in memory, by the name of its type, without any import."""
     return any(
         (base.__module__.partition(".")[0], base.__name__) in _TABLES for base in type(data).__mro__
     )
 
 
 def is_stream(data: Any) -> bool:
-    """Return whether data is a lazy frame of Polars, or gives Arrow batches."""
+    """Return whether data is a Polars ``LazyFrame`` or exports a stream of Arrow batches."""
     return _is_lazy(data) or hasattr(data, "__arrow_c_stream__")
 
 
 def open_tables(data: Any, remote: Any = None) -> RowTables:
-    """Return the tables of a path, paths or URLs, or a table in memory.
+    """Open a table: a path or URL, several of these, or a table in memory.
 
     Args:
-        data: The table.
-        remote: How URLs are read.
+        data: The table, its path or URL, or a list of these.
+        remote: Access to URLs, as in ``open_store``.
 
     Raises:
-        ConfigError: If it is none of these.
+        ConfigError: If ``data`` is none of these.
         DataError: If a file is damaged.
         SeqDataError: If a file at a URL cannot be fetched.
     """
@@ -62,13 +62,14 @@ def open_tables(data: Any, remote: Any = None) -> RowTables:
     if is_table(data):
         return RowTables.from_table(data)
     raise ConfigError(
-        "frames: the data must be the path of a table, a pandas, Polars or Arrow table, a lazy "
-        f"frame or a stream of Arrow batches, but is a {type(data).__name__}. Pass one of these"
+        "frames: the data must be the path of a table, a pandas, Polars or Arrow table, a Polars "
+        f"LazyFrame or a stream of Arrow batches, but is of type {type(data).__name__}. Pass one "
+        "of these"
     )
 
 
 class SpoolFolder:
-    """A folder for a stream, which is removed with this object by the process that made it."""
+    """A temporary folder; the process that made it removes it when this object is deleted."""
 
     def __init__(self, cache_dir: str | None) -> None:
         if cache_dir is not None:
@@ -81,7 +82,7 @@ def spool(data: Any, folder: Path) -> Path:
     """Write a stream to a file, batch by batch, and return its path.
 
     Raises:
-        DecodeError: If the stream breaks off.
+        DecodeError: If the stream fails before its end.
     """
     path = folder / "stream.arrow"
     if _is_lazy(data):
@@ -97,8 +98,8 @@ def spool(data: Any, folder: Path) -> Path:
     except (pa.ArrowException, OSError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DecodeError.at(
-            f"frames: the stream must give all its batches, but breaks off ({reason}). Run the "
-            "query again",
+            f"frames: the stream must yield all its batches, but failed before its end ({reason}). "
+            "Run the query again",
         ) from error
     return path
 
@@ -124,8 +125,8 @@ def _list_parts(location: str | os.PathLike[str]) -> Sequence[str | os.PathLike[
         from deltalake import DeltaTable
     except ImportError as error:
         raise ConfigError(
-            f"frames: {path} is a Delta table, which needs deltalake; pip install "
-            "'seqdata-frames[delta]'"
+            f"frames: {path} is a Delta table, which needs the package deltalake. Run `pip install "
+            "'seqdata-frames[delta]'`"
         ) from error
     table = DeltaTable(str(path))
     protocol, partitions = table.protocol(), table.metadata().partition_columns
@@ -137,9 +138,9 @@ def _list_parts(location: str | os.PathLike[str]) -> Sequence[str | os.PathLike[
         why = f"has the partitions {', '.join(partitions)}"
         if not is_plain:
             needs = ", ".join(sorted(features - _PLAIN_FEATURES)) or protocol.min_reader_version
-            why = f"needs of its readers: {needs}"
+            why = f"requires readers that support {needs}"
         raise ConfigError(
-            f"frames: {path} must be a Delta table whose files hold its rows as they are, but "
+            f"frames: {path} must be a Delta table whose rows can be read from its files, but "
             f"{why}. Pass its rows as a stream: DeltaTable(path).to_pyarrow_dataset().scanner()"
             ".to_reader()"
         )

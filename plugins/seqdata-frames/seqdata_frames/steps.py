@@ -1,6 +1,6 @@
 """The order of the rows of each group: whether keys increase, repeat, or leave gaps in a grid.
 
-Rows come in parts, in the order in which they are read.
+Rows are added in parts, in the order in which they are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def parse_frequency(freq: str | int, unit: str | None, order: str) -> int:
         order: Name of the column, for messages.
 
     Raises:
-        ConfigError: If ``freq`` is not a step of fixed length, or no multiple of the unit.
+        ConfigError: If ``freq`` is not a step of fixed length, or not a multiple of the unit.
 
     Examples:
         >>> parse_frequency("15min", "s", "timestamp")
@@ -49,8 +49,8 @@ def parse_frequency(freq: str | int, unit: str | None, order: str) -> int:
     if match is None or match[1] == "0":
         raise ConfigError(
             f"frames: `freq` must be a step of fixed length ({', '.join(_NANOSECONDS)}, or a "
-            f"multiple such as '15min'), but is {freq!r}. Months and years are none: make a column "
-            "of integers that counts them, and pass freq=1"
+            f"multiple such as '15min'), but is {freq!r}. Months and years vary in length: make a "
+            "column of integers that counts them, and pass freq=1"
         )
     step = int(match[1] or 1) * _NANOSECONDS[_ALIASES.get(match[2], match[2])]
     if step % _NANOSECONDS[unit]:
@@ -63,16 +63,18 @@ def parse_frequency(freq: str | int, unit: str | None, order: str) -> int:
 
 @dataclass(slots=True)
 class RowSteps:
-    """The steps from row to row within groups.
+    """The differences between the keys of consecutive rows of a group.
 
     Attributes:
         type_: Arrow type of the column, for messages.
         order: The column of the keys.
-        step: The step of a regular grid; None: no grid is wanted.
+        step: The step of a regular grid; None: no grid.
         decreases: Number of rows whose key is lower than that of the row before.
         equals: Number of rows whose key is that of the row before.
-        first_equal: Group and key of the first of them.
-        first_keys: The key of the first row of each group in the order of rows, if there is a grid.
+        first_equal: Group and key of the first of these rows.
+        first_keys: int64 arrays, the key of the first row of each group in the order of rows; empty
+            without a grid.
+        off_grid: Group, key and previous key of the first row that is not on the grid; None: none.
     """
 
     type_: Any
@@ -92,8 +94,8 @@ class RowSteps:
         """Add rows.
 
         Args:
-            codes: (rows,), the number of the group of each row.
-            keys: (rows,), in the order of the values of the column.
+            codes: Integers (rows,), the group of each row.
+            keys: (rows,), the sort key of each row.
         """
         if not len(codes):
             return
@@ -130,7 +132,7 @@ class RowSteps:
         self._gap_sizes.append(steps[gaps].astype(np.int64) - 1)
 
     def show(self, key: Any) -> str:
-        """Return a key as the table shows it."""
+        """Return a key as a string, in the form of the values of the column."""
         import pyarrow as pa
 
         if pa.types.is_temporal(self.type_):
@@ -140,16 +142,16 @@ class RowSteps:
         return str(key) if is_number else str(np.datetime64(int(key), "us"))
 
     def gaps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row after each gap, and its number of missing steps, int64 (gaps,) each."""
+        """Return the row after each gap and the number of missing steps, int64 (gaps,) each."""
         if not self._gap_rows:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return np.concatenate(self._gap_rows), np.concatenate(self._gap_sizes)
 
     def refuse_off_grid(self, names: list[str], freq: str | int) -> None:
-        """Raise if a row is not an integer number of steps after the row before it.
+        """Raise if a row is not on the grid.
 
         Raises:
-            DecodeError: If so; it names the group.
+            DecodeError: If a row is not a positive integer number of steps after the row before it.
         """
         if self.off_grid is None:
             return
@@ -158,7 +160,7 @@ class RowSteps:
         shown = f"{self.show(key)} {what}" if key == before else what
         raise DecodeError.at(
             f"table: column {self.order!r} must increase in steps of freq={freq!r} within a group, "
-            f"but in the rows of {names[code]!r} is {shown}. Pass the `freq` of the data, or "
-            "resample it before",
+            f"but the rows of {names[code]!r} have {shown}. Pass the `freq` of the data, or "
+            "resample it first",
             field=self.order,
         )

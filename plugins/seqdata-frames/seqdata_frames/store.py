@@ -1,7 +1,4 @@
-"""The store over a table with a row per timestep: spans become ranges of rows.
-
-Reads: columns by ranges of rows. Makes: columns of a batch.
-"""
+"""The store of a table with a row per timestep; it reads spans as ranges of rows."""
 
 from __future__ import annotations
 
@@ -20,21 +17,22 @@ from seqdata_frames.index import ID, MASK, FrameIndex
 
 
 class FrameStore:
-    """The groups of a table as sequences: a ``Store``.
+    """Store whose sequences are the groups of a table. Implements ``Store``.
 
     Args:
         location: The table, for messages.
         names: Names of its files.
         fingerprint: Digest of its files.
-        version: Digest that differs from that of any later version of the files; None: a stream.
-        index: Its sequences.
-        columns: Reads columns by rows.
-        order: The column of the order of rows.
-        folder: A local folder in which cache files may be stored; None: there is none.
+        version: Digest that changes whenever the files change; None: a stream.
+        index: The sequences of the table.
+        columns: The columns of the table, by rows.
+        order: The column by which rows are ordered; None: there is none.
+        folder: The local folder of the table, in which cache files may be stored; None: there is
+            none.
         sorted_in: The folder of the rows that were sorted; None: they are read in place.
         reopen: Value of ``__reduce__``.
         is_copied_to_workers: Whether pickling the store copies its data.
-        held: Keeps the file of a stream, or copies of remote files, as long as the store is used.
+        held: Object to keep alive with the store: the file of a stream, or copies of remote files.
 
     Attributes:
         location: The table.
@@ -86,17 +84,17 @@ class FrameStore:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Timesteps of each sequence, int64 (sequences,)."""
+        """Number of timesteps of each sequence, int64 (sequences,)."""
         return next(iter(self._lengths_of.values()))
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[np.int64]]:
-        """Axis -> timesteps of each sequence."""
+        """Axis -> number of timesteps of each sequence, int64 (sequences,)."""
         return self._lengths_of
 
     @property
     def fingerprint(self) -> str:
-        """Digest of schema, groups and files (32 hex digits), made without reading data."""
+        """Digest of schema, groups and files (32 hex digits), computed without reading data."""
         if self._fingerprint is None:
             info, arrays = self._index.to_arrays()
             of_fields = repr((self._source, info["fields"], info["step"], info["is_sorted"]))
@@ -110,18 +108,18 @@ class FrameStore:
         """Return the ids of sequences.
 
         Raises:
-            ConfigError: If there is no such sequence.
+            ConfigError: If an index is out of range.
         """
         checked = np.asarray(getattr(numbers, "ids", numbers), dtype=np.int64)
         self._check_numbers(checked)
         return [self._index.ids[number] for number in checked.tolist()]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same numbers: this store is not a view."""
+        """Return the same indices, because this store is not a view."""
         return numbers
 
     def locate(self, number: int) -> DataLocation:
-        """Return the location of a sequence, for an error; the table's if it is unknown."""
+        """Return the location of a sequence, for an error; of the table if the index is invalid."""
         if not 0 <= number < len(self):
             return DataLocation(dataset=self.location)
         file = self.shards[0] if len(self.shards) == 1 else None
@@ -153,7 +151,7 @@ class FrameStore:
         return {name: found[name] if name in found else self._take(name, numbers) for name in names}
 
     def _take(self, name: str, numbers: NDArray[np.int64]) -> Any:
-        """Return the values per sequence of a field."""
+        """Return the values of a field with one value per sequence."""
         values = self._index.ids if name == ID else self._index.statics[name]
         if isinstance(values, np.ndarray):
             return ArrayColumn(values.dtype, (), list(values[numbers][:, None]))
@@ -166,7 +164,7 @@ class FrameStore:
         begins: NDArray[np.int64],
         ends: NDArray[np.int64],
     ) -> dict[str, ArrayColumn]:
-        """Return the columns of ranges of timesteps."""
+        """Return the columns of ranges of timesteps, which count over all sequences."""
         grid = self._index.grid
         if grid is None:
             pieces = self._columns.gather(names, begins, ends)

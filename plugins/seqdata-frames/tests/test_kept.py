@@ -114,11 +114,11 @@ def test_damaged_rows_are_found_where_they_are_verified(tmp_path, kept):
     with pytest.raises(CorruptShardError, match=r"rows 20 to 39 must have the checksum.*Remove"):
         verified.read(np.array([[0, 22, 28]]), ["load"])
     columns[1].write_bytes(content[:6])
-    with pytest.raises(CorruptShardError, match="must have the row 1, but ends before"):
+    with pytest.raises(CorruptShardError, match="must have row 1, but ends before it"):
         open_store(path, backend=Frames(static="auto"), **BY).read(spans, ["load"])
     columns[1].unlink()
     columns[1].with_suffix(".units").unlink()
-    with pytest.raises(CacheError, match="rows of load that were sorted must be kept, but part 0"):
+    with pytest.raises(CacheError, match="must have the sorted rows of load, but part 0"):
         open_store(path, backend=Frames(static="auto"), **BY).read(spans, ["load"])
 
 
@@ -148,7 +148,7 @@ def test_a_full_disk_costs_time_only(tmp_path, kept, monkeypatch):
     monkeypatch.setattr(os, "pwrite", _raise_full_disk)
     spans = np.array([[0, 3, 26]])
     store.read(spans, ["load"])
-    with pytest.warns(SeqDataWarning, match=r"cannot be kept on the disk .*No space left"):
+    with pytest.warns(SeqDataWarning, match=r"cannot be stored on disk .*No space left"):
         store.read(spans, ["load"])
     assert store.read(spans, ["load"])["load"][0].tolist() == frame["load"][3:26].tolist()
 
@@ -228,7 +228,7 @@ def test_a_bar_and_a_line_where_they_are_asked_for(tmp_path, kept, capsys):
     path = write(shuffle(sales()), tmp_path / "t.parquet")
     store = Frames(static="auto", progress=True, **BY)(path)
     shown = " ".join(capsys.readouterr().err.split())
-    assert "looking through the table" in shown
+    assert "scanning the table" in shown
     assert f"rows are not in order; sorted by series and time into {store.sorted_in}" in shown
     Frames(progress=False, static=[], **BY)(path)
     assert capsys.readouterr().err == ""

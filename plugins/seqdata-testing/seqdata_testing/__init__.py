@@ -1,10 +1,9 @@
-"""The conformance kit: the promises of every policy, store and loader, as checks to call.
+"""The conformance kit: checks of the promises of policies, stores and loaders.
 
-``plans`` and ``sharing`` check policies, ``lanes`` those with lanes; ``stores`` checks backends,
-with a test class in ``contract``; ``loaders`` checks whole loaders by what ``recorder`` records.
-``faults`` damages files and harms processes, and reports the result. ``generators`` draws the
-inputs worth trying and needs hypothesis; nothing else here needs more than seqdata itself, and
-nothing needs pytest.
+``plans`` and ``sharing`` check policies, ``lanes`` policies with lanes; ``stores`` checks backends,
+with test classes in ``contract``; ``loaders`` checks whole loaders with rows from ``recorder``.
+``faults`` damages files and harms processes, and reports the outcomes. ``generators`` draws inputs
+and needs hypothesis; the other modules need only seqdata, and none needs pytest.
 """
 
 from seqdata.errors import SeqDataError

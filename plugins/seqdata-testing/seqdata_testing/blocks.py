@@ -1,4 +1,4 @@
-"""Policies that plan in small blocks, so that a few hundred sequences exercise what 10^8 do."""
+"""Policies that plan in small blocks, so that few sequences exercise the code for 10^8."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SmallBlocks:
 
     @property
     def axis(self) -> str:
-        """The axis that is planned on."""
+        """Axis that is planned on."""
         return self.policy.axis
 
     @property
@@ -40,7 +40,7 @@ class SmallBlocks:
 
     @property
     def balance_ranks(self) -> int | None:
-        """Consecutive batches of like lengths."""
+        """Number of consecutive batches of similar lengths; None: no such groups."""
         return getattr(self.policy, "balance_ranks", None)
 
     def for_ranks(self, ranks: int) -> SmallBlocks:
@@ -57,6 +57,6 @@ class SmallBlocks:
         return count_block_batches(self.policy._select_items(index), self.cutter(), self.shuffle)
 
     def cutter(self) -> FixedSizeCutter | PackedRowsCutter | LengthBuckets:
-        """Return the policy's cutter, made for small blocks."""
+        """Return the cutter of the policy, with small blocks."""
         cutter: FixedSizeCutter | PackedRowsCutter | LengthBuckets = self.policy._make_cutter()
         return replace(cutter, max_block=self.max_block)

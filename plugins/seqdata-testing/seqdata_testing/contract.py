@@ -1,4 +1,4 @@
-"""The contracts of backends, policies and collators: classes of tests to inherit.
+"""The contracts of backends, policies and collators: test classes to inherit from.
 
 ::
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def sample_sequences(count: int = 23) -> list[dict[str, Any]]:
-    """Make sequences of lengths 0, 1 and more: tokens, frames, a number and a name each."""
+    """Return sequences of lengths 0, 1 and more, with tokens, frames, a number and a name."""
     random = np.random.default_rng(count)
     lengths = [0, 1, *random.integers(1, 40, max(0, count - 3)), 700][:count]
     return [
@@ -63,12 +63,14 @@ def sample_sequences(count: int = 23) -> list[dict[str, Any]]:
 
 
 class StoreContract:
-    """Tests that every backend passes; a subclass named ``Test…`` is collected by pytest.
+    """Tests that every backend must pass; pytest collects a subclass with a name ``Test…``.
 
     Attributes:
-        make: ``make(folder, sequences) -> Store``: writes and opens, in an empty folder.
-        sequences: The sequences to write; replace them if a backend cannot hold the sample. With an
-            ``id`` in each, the store's ids are compared, unless it has a field of that name.
+        make: ``make(folder, sequences)`` writes the sequences into an empty folder, and returns the
+            opened store.
+        sequences: The sequences to write; replace them if a backend cannot store them. If each has
+            an ``id``, it is compared with that of the store, unless the store has a field of this
+            name.
         methods: Start methods of child processes.
     """
 
@@ -77,35 +79,35 @@ class StoreContract:
     methods: Sequence[str] = ("fork", "spawn")
 
     def test_it_describes_what_was_written(self, tmp_path: Path) -> None:
-        """Fields, lengths, ids and a fingerprint."""
+        """Check fields, lengths, ids and fingerprint."""
         check_description(self.make(tmp_path, self.sequences), self.sequences)
 
     def test_any_spans_read_as_they_were_written(self, tmp_path: Path) -> None:
-        """Only the requested timesteps are read, in any order, with repeats."""
+        """Check that only the requested timesteps are read, in any order, with repeats."""
         check_reads(self.make(tmp_path, self.sequences), self.sequences)
 
     def test_raw_texts_are_those_that_are_read(self, tmp_path: Path) -> None:
-        """Of ids and of fields of texts, where the store gives them."""
+        """Check the raw bytes of ids and of fields of strings, if the store returns them."""
         check_raw_texts(self.make(tmp_path, self.sequences))
 
     def test_it_can_be_looked_at(self, tmp_path: Path) -> None:
-        """By number, in an iteration, through views."""
+        """Check access by index, by iteration and through views."""
         check_looks(self.make(tmp_path, self.sequences), self.sequences)
 
     def test_what_is_not_there_is_refused(self, tmp_path: Path) -> None:
-        """Fields, axes, sequences and timesteps."""
+        """Check that missing fields, axes, sequences and timesteps are errors."""
         check_refusals(self.make(tmp_path, self.sequences))
 
     def test_it_reopens_after_pickling(self, tmp_path: Path) -> None:
-        """The same store, and few bytes."""
+        """Check that an unpickled store is the same."""
         check_pickling(self.make(tmp_path, self.sequences), self.sequences)
 
     def test_child_processes_read_the_same(self, tmp_path: Path) -> None:
-        """After fork and after spawn."""
+        """Check reads in child processes, after fork and after spawn."""
         check_processes(self.make(tmp_path, self.sequences), self.methods)
 
     def test_views_of_it_read_the_same(self, tmp_path: Path) -> None:
-        """A view of a view, with repeats and in any order."""
+        """Check reads of a view of a view, with repeats and in another order."""
         turned = list(self.sequences)[::-1]
         numbers = [*range(len(turned))[::2], 0, 0]
         view = take(self.make(tmp_path, self.sequences), range(len(turned))[::-1])
@@ -113,17 +115,18 @@ class StoreContract:
 
 
 class FormatContract:
-    """Tests that every backend passes on data that is there; a subclass is named ``Test…``.
+    """Tests that every backend must pass on existing data; a subclass is named ``Test…``.
 
-    What is read whole, sequence by sequence, is what the rest is compared with; damage is done to
-    copies. The command ``seqdata plugins check`` runs the same.
+    Each sequence is read whole, and other reads are compared with it. Only copies are damaged. The
+    command ``seqdata plugins check`` runs the same checks.
 
     Attributes:
         location: The location to open: a path, a pattern, a URL, or a list of these. A subclass
-            whose tests write the data has ``make(folder)``, which returns the location, instead.
-        backend: Name of a backend, a format, or a function that opens a location; None: found from
-            the location, as the installed package says.
-        sequences: The expected content, if it is known: per sequence, field -> value, and ``id``.
+            that writes the data overrides ``make(folder)`` instead, which returns the location.
+        backend: Name of a backend, a format, or a function that opens a location; None: detected
+            from the location by the installed packages.
+        sequences: The expected content of each sequence, field -> value, and its ``id``; None: not
+            known.
         methods: Start methods of child processes.
     """
 
@@ -133,12 +136,19 @@ class FormatContract:
     methods: Sequence[str] = ("fork", "spawn")
 
     def make(self, folder: Path) -> Any:
-        """Return the location of the data; ``folder`` is an empty one, to write it into."""
+        """Return the location of the data.
+
+        Args:
+            folder: An empty folder, to write data into.
+
+        Raises:
+            ConformanceError: If ``location`` is not set.
+        """
         del folder
         if self.location is None:
             raise ConformanceError(
-                f"{type(self).__name__}: `location` must be where data lies, but is None. Set it, "
-                "or write data in `make(folder)`"
+                f"{type(self).__name__}: `location` must be the location of data, but is None. Set "
+                "it, or write data in `make(folder)`"
             )
         return self.location
 
@@ -154,86 +164,86 @@ class FormatContract:
         check(case)
 
     def test_it_describes_itself(self, tmp_path: Path) -> None:
-        """Fields, lengths of each axis, the form of the fingerprint."""
+        """Check fields, lengths of each axis, and the form of the fingerprint."""
         self.check(locations.check_description, tmp_path)
 
     def test_ids_are_different_texts(self, tmp_path: Path) -> None:
-        """Also as UTF-8, and of some sequences alone."""
+        """Check that ids are distinct strings in UTF-8, also if only some are requested."""
         self.check(locations.check_ids, tmp_path)
 
     def test_values_have_the_dtype_of_their_field(self, tmp_path: Path) -> None:
-        """All of it is read once, sequence by sequence."""
+        """Check dtypes; all data is read once, sequence by sequence."""
         self.check(locations.check_dtypes, tmp_path)
 
     def test_values_have_the_shape_of_their_field(self, tmp_path: Path) -> None:
-        """One value per sequence is (1, *shape)."""
+        """Check shapes; a value per sequence is (1, *shape)."""
         self.check(locations.check_shapes, tmp_path)
 
     def test_values_have_the_lengths_of_their_axis(self, tmp_path: Path) -> None:
-        """Compared for whole sequences."""
+        """Check the number of timesteps of whole sequences."""
         self.check(locations.check_lengths, tmp_path)
 
     def test_sequences_are_the_same_together_and_alone(self, tmp_path: Path) -> None:
-        """Also where a batch goes over the end of a file."""
+        """Check batches of sequences, also across the end of a file."""
         self.check(locations.check_together, tmp_path)
 
     def test_spans_are_parts_of_whole_sequences(self, tmp_path: Path) -> None:
-        """In any order, with repeats, along every axis."""
+        """Check spans in any order, with repeats, along every axis."""
         self.check(locations.check_spans, tmp_path)
 
     def test_views_read_the_same(self, tmp_path: Path) -> None:
-        """By number, in an iteration, through views."""
+        """Check access by index, by iteration and through views."""
         self.check(locations.check_views, tmp_path)
 
     def test_values_stay_as_they_were_read(self, tmp_path: Path) -> None:
-        """No read gives memory that another one writes."""
+        """Check that a read does not change the values of another."""
         self.check(locations.check_kept_values, tmp_path)
 
     def test_what_is_not_there_is_refused(self, tmp_path: Path) -> None:
-        """Fields, axes, sequences and timesteps."""
+        """Check that missing fields, axes, sequences and timesteps are errors."""
         self.check(locations.check_missing, tmp_path)
 
     def test_it_reopens_after_pickling(self, tmp_path: Path) -> None:
-        """In a new process, in another folder."""
+        """Check an unpickled store in a new process, in another folder."""
         self.check(locations.check_reopening, tmp_path)
 
     def test_child_processes_read_the_same(self, tmp_path: Path) -> None:
-        """After fork and after spawn, with files of their own."""
+        """Check reads in child processes, which must not share open files with this one."""
         self.check(locations.check_children, tmp_path)
 
     def test_each_opening_has_one_fingerprint(self, tmp_path: Path) -> None:
-        """And the same content."""
+        """Check that another opening has the same fingerprint and content."""
         self.check(locations.check_fingerprint, tmp_path)
 
     def test_an_index_that_is_built_again_says_the_same(self, tmp_path: Path) -> None:
-        """Done with a copy; left out without an index."""
+        """Check a rebuilt index of a copy; skipped if the backend has no index."""
         self.check(locations.check_index, tmp_path)
 
     def test_verify_finds_nothing(self, tmp_path: Path) -> None:
-        """As ``seqdata verify``; left out without an audit."""
+        """Check the data like ``seqdata verify``; skipped if the backend has no audit."""
         self.check(locations.check_audit, tmp_path)
 
     def test_a_changed_byte_is_found(self, tmp_path: Path) -> None:
-        """In a copy; left out without checksums."""
+        """Check that damage to a copy is detected; skipped without checksums."""
         self.check(locations.check_damage, tmp_path)
 
     def test_a_file_that_is_cut_off_or_gone_is_an_error(self, tmp_path: Path) -> None:
-        """In a copy, after it was opened."""
+        """Check that a lost or truncated file of an opened copy is an error."""
         self.check(locations.check_loss, tmp_path)
 
     def test_the_content_is_the_expected_one(self, tmp_path: Path) -> None:
-        """Left out without ``sequences``."""
+        """Check the content against ``sequences``; skipped without them."""
         self.check(locations.check_content, tmp_path)
 
 
 class PolicyContract:
-    """Tests that every batching policy passes; a subclass is named ``Test…``.
+    """Tests that every batching policy must pass; a subclass is named ``Test…``.
 
     Attributes:
-        policy: The policy, made with small arguments: batches of a few sequences.
-        lengths: Timesteps of the sequences that are planned.
-        shuffled: Whether epochs and seeds differ in their order; None: they may.
-        worlds: Numbers of ranks.
+        policy: The policy, with small arguments: batches of a few sequences.
+        lengths: Number of timesteps of each sequence that is planned.
+        shuffled: Whether epochs and seeds must differ in their order; None: they may.
+        worlds: Numbers of ranks to check.
     """
 
     policy: Policy
@@ -250,21 +260,21 @@ class PolicyContract:
         return self.policy.plan(self.make_index(), seed=1, epoch=0)
 
     def test_it_plans_by_lengths_alone_and_each_timestep(self) -> None:
-        """Pure, constant in number, covering; its report agrees."""
+        """Check that plans are deterministic, equal in size, complete, and match their reports."""
         check_policy(self.policy, self.make_index(), shuffled=self.shuffled)
 
     def test_all_ranks_have_equal_steps(self) -> None:
-        """And each row once."""
+        """Check that all ranks have equally many steps, and each row comes once."""
         for size in self.worlds:
             check_shares(self.make_plan(), size)
 
     def test_it_resumes_where_it_stopped(self) -> None:
-        """On the same number of ranks."""
+        """Check that a resumed epoch continues exactly, on the same number of ranks."""
         for size in self.worlds:
             check_resume(self.make_plan(), size, cuts=[1, 2])
 
     def test_a_copy_plans_the_same(self) -> None:
-        """Copied, pickled and sent to other processes."""
+        """Check that copies and unpickled copies are equal, and make the same plans."""
         due = self.make_plan().fingerprint
         for label, other in (
             ("a copy", copy.deepcopy(self.policy)),
@@ -279,12 +289,12 @@ class PolicyContract:
 
 
 class CollatorContract:
-    """Tests that every collator of whole sequences passes; a subclass is named ``Test…``.
+    """Tests that every collator of whole sequences must pass; a subclass is named ``Test…``.
 
     Attributes:
         collator: The collator.
         sequences: The sequences of the batches.
-        batch_size: Sequences of a batch.
+        batch_size: Number of sequences of a batch.
     """
 
     collator: Collator
@@ -299,12 +309,12 @@ class CollatorContract:
         return Loader(store, Fixed(self.batch_size, shuffle=False), collator=collator, **options)
 
     def list_contents(self, collator: Any, **options: Any) -> list[dict[str, Any]]:
-        """Return what is in the batches: field -> shape and values."""
+        """Return field -> dtype, shape and values, for each batch."""
         loader = self.make_loader(collator, **options)
         return [{name: _describe(batch[name]) for name in batch} for batch in loader]
 
     def test_its_batches_are_consistent(self) -> None:
-        """Rows, widths, masks and counts fit what is filled."""
+        """Check that rows, widths, masks and counts match the data."""
         for batch in self.make_loader(self.collator):
             try:
                 batch.validate()
@@ -312,28 +322,34 @@ class CollatorContract:
                 raise ConformanceError(f"collator: {error}") from error
 
     def test_a_batch_holds_every_field(self) -> None:
-        """None is omitted."""
+        """Check that no field is omitted."""
         due = {name for name in self.sequences[0] if name != "id"}
         for batch in self.make_loader(self.collator):
             if missing := sorted(due - set(batch)):
-                raise ConformanceError(f"collator: batch {batch.number} must have {missing}")
+                raise ConformanceError(
+                    f"collator: batch {batch.number} must have the fields {missing}, but lacks them"
+                )
 
     def test_equal_batches_are_made_again(self) -> None:
-        """By the same collator, and by a pickled copy of it."""
+        """Check that the collator and an unpickled copy make the same batches again."""
         due = self.list_contents(self.collator)
         again = pickle.loads(pickle.dumps(self.collator))
         for label, collator in (("it", self.collator), ("a pickled copy of it", again)):
             if self.list_contents(collator) != due:
-                raise ConformanceError(f"collator: {label} must make the same batches again")
+                raise ConformanceError(
+                    f"collator: {label} must make the same batches again, but does not"
+                )
 
     def test_workers_make_the_same_batches(self) -> None:
-        """A batch does not depend on the number of workers."""
+        """Check that batches do not depend on the number of workers."""
         if self.list_contents(self.collator, num_workers=1) != self.list_contents(self.collator):
-            raise ConformanceError("collator: with a worker it must make the same batches")
+            raise ConformanceError(
+                "collator: it must make the same batches in a worker, but does not"
+            )
 
 
 def _describe(value: Any) -> Any:
-    """Return what is compared of a field of a batch."""
+    """Return a value of a batch in a form that can be compared."""
     if isinstance(value, list):
         return value
     values = value.values() if getattr(value, "is_nested", False) else value

@@ -1,7 +1,7 @@
 """Hypothesis strategies for lengths, worlds, policies and whole cases.
 
-They lean towards what breaks loaders: no sequence, fewer sequences than ranks, lengths of 0 and 1,
-one sequence that holds half of all timesteps. Needs hypothesis; nothing else of the kit does.
+They prefer inputs that often break loaders: no sequences, fewer sequences than ranks, lengths of 0
+and 1, one sequence with half of all timesteps. Only this module of the kit needs hypothesis.
 """
 
 from __future__ import annotations
@@ -42,7 +42,15 @@ TREATMENTS: tuple[TooLong, ...] = ("split", "truncate", "drop")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The inputs of a plan, and the world it is shared in."""
+    """The inputs of a plan, and the number of ranks that share it.
+
+    Attributes:
+        policy: The policy.
+        index: The lengths.
+        size: Number of ranks.
+        seed: Seed of the plan.
+        epoch: Index of the epoch.
+    """
 
     policy: Policy
     index: SequenceIndex
@@ -57,13 +65,13 @@ def world_sizes() -> SearchStrategy[int]:
 
 
 def batch_sizes() -> SearchStrategy[int]:
-    """Draw a number of rows, 1 to 64, often a few."""
+    """Draw a number of rows, 1 to 64, often at most 8."""
     return st.one_of(st.integers(1, 8), st.integers(1, MOST_ROWS))
 
 
 @st.composite
 def counts(draw: DrawFn, size: int = 1, most: int = MOST_SEQUENCES) -> int:
-    """Draw a number of sequences, 0 to ``most``, around the edges of a world of ``size``."""
+    """Draw a number of sequences, 0 to ``most``, often close to the number of ranks, ``size``."""
     kind = draw(st.integers(0, 15))
     if kind < 4:
         return draw(st.sampled_from((0, 1, 2, max(0, size - 1), size, size + 1)))
@@ -75,7 +83,7 @@ def counts(draw: DrawFn, size: int = 1, most: int = MOST_SEQUENCES) -> int:
 
 @st.composite
 def lengths(draw: DrawFn, count: int) -> NDArray[np.int64]:
-    """Draw ``count`` lengths, int64: few ones by hand, many in one of five shapes."""
+    """Draw ``count`` lengths, int64 (count,): one by one if few, else from a distribution."""
     if count <= 6:
         drawn = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
         return np.array(drawn, dtype=np.int64)
@@ -101,7 +109,7 @@ def indexes(draw: DrawFn, size: int = 1, most: int = MOST_SEQUENCES) -> Sequence
 
 @st.composite
 def policies(draw: DrawFn, *, shuffle: bool | None = None) -> Any:
-    """Draw a policy of the core that cuts no plan short: what is too long is handled."""
+    """Draw a policy of the core that plans all sequences, or splits, cuts or drops long ones."""
     mixed = draw(st.booleans()) if shuffle is None else shuffle
     limit = draw(st.one_of(st.none(), st.integers(1, 40)))
     treatment = draw(st.sampled_from(TREATMENTS))
@@ -150,7 +158,7 @@ def packed_policies(draw: DrawFn) -> Any:
 
 @st.composite
 def window_policies(draw: DrawFn) -> Windows:
-    """Draw a policy of windows, on a grid or at random; its plans cover no sequence."""
+    """Draw a policy of windows, on a grid or at random, whose plans need not cover sequences."""
     random = draw(st.booleans())
     most = draw(st.integers(1, 12))
     kind = draw(
@@ -172,7 +180,7 @@ def window_policies(draw: DrawFn) -> Windows:
 
 @st.composite
 def tbptt_policies(draw: DrawFn) -> TBPTT:
-    """Draw a policy of lanes, with 1 to 20 of them: of any kind, often with overlap or jitter."""
+    """Draw a TBPTT policy with 1 to 20 lanes, of any kind, often with overlap or jitter."""
     kind = draw(st.sampled_from(("sequences", "continuous", "segments")))
     chunk = draw(st.integers(1, 12))
     advance = None if kind == "segments" else draw(st.one_of(st.none(), st.integers(1, chunk)))
@@ -201,9 +209,9 @@ def cases(draw: DrawFn, most: int = MOST_SEQUENCES, *, windows: bool = False) ->
     """Draw a policy of any kind, lengths, a world, a seed and an epoch.
 
     Args:
-        draw: Given by hypothesis.
+        draw: The draw function of hypothesis.
         most: Maximum number of sequences.
-        windows: Whether plans that do not cover the sequences are drawn as well.
+        windows: Whether to draw policies of windows as well.
     """
     size = draw(world_sizes())
     kinds = (policies(), block_policies(), lane_policies(), packed_policies(), window_policies())

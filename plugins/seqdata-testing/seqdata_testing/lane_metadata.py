@@ -1,6 +1,6 @@
-"""Checks of lane metadata: where lanes are reset, what is context, what counts (I6).
+"""Checks of lane metadata: resets, context and counts (I6).
 
-A state follows every lane here, as a number: how far its lane was read.
+A simulated state follows each lane: the position up to which the lane was read.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _AXES = Axes()
 
 
 def check_heads(plan: Plan, size: int = 1) -> None:
-    """Check that resets, context and counts of all ranks' batches are those of the plan.
+    """Check that resets, context and counts of all ranks' batches match the plan.
 
     Args:
         plan: A plan with lanes.
-        size: Ranks.
+        size: Number of ranks.
 
     Raises:
-        ConformanceError: If a lane is reset elsewhere than where it begins, a state would be taken
-            up elsewhere than where it was left, or a count is wrong.
+        ConformanceError: If a lane is not reset exactly where a sequence begins, a state would
+            continue at another position than it ended at, or a count is wrong.
     """
     states = [_State() for _ in range(plan.lanes)]
     ranks = share_all_ranks(plan, size, 0, "fill")
@@ -57,7 +57,7 @@ def check_heads(plan: Plan, size: int = 1) -> None:
 
 
 class _Row(NamedTuple):
-    """The metadata of a row; ``last`` is its last span: sequence, start, stop."""
+    """The metadata of a row; ``last`` is the sequence and the stop of its last span."""
 
     number: int
     start: int
@@ -84,12 +84,12 @@ def _rows(head: SequenceBatch) -> list[_Row]:
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """Timesteps that a lane's state has seen: a sequence, and the last timestep."""
+    """The position of a lane's state: sequence, and one past its last timestep; None: no state."""
 
     at: tuple[int, int] | None = None
 
     def take(self, where: str, row: _Row, plan: Plan) -> None:
-        """Check that a row continues from this state or begins a sequence, then pass the row."""
+        """Check that a row continues from this state or begins a sequence, then advance it."""
         place = f"timestep {row.start} of sequence {row.number}"
         begins = self.at is None if plan.carry else row.start == 0
         if row.reset != begins:

@@ -1,6 +1,6 @@
 """Plans with lanes: a small policy that makes them, and checks of their promises (I6).
 
-Row j of batch k+1 continues where row j of batch k stopped, or begins a sequence.
+Row j of batch k+1 continues where row j of batch k ended, or begins a sequence.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from seqdata_testing import ConformanceError
 
 @dataclass(frozen=True, slots=True)
 class FewLanes:
-    """Assigns chunks to lanes in the fewest lines that exercise sharing of lanes; for tests only.
+    """Minimal policy with lanes, to test the sharing of lanes.
 
-    Sequences go, longest first, to the lane that has least; an epoch shuffles the lanes. Lanes that
-    have run dry are idle rows.
+    The longest sequence is assigned first, to the lane with the fewest chunks; each epoch shuffles
+    the lanes. Lanes without more chunks are idle rows.
 
     Args:
         lanes: Number of lanes.
@@ -60,10 +60,10 @@ class FewLanes:
 
 
 def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -> None:
-    """Check that every lane reads sequences whole and in order, and stays idle once it is (I6).
+    """Check that every lane reads sequences completely and in order, and then stays idle (I6).
 
-    Where chunks overlap, a row begins with the end of the one before it. Where state is carried,
-    lanes are columns of one stream: one ends where the next begins, and they differ by at most one
+    If chunks overlap, a row begins with the end of the previous row. If state is carried, lanes are
+    columns of one stream: each ends where the next begins, and lengths differ by at most one
     timestep.
 
     Args:
@@ -72,7 +72,8 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
         axis: The axis that was planned on.
 
     Raises:
-        ConformanceError: If a lane jumps, leaves a sequence early, or a batch lacks a lane.
+        ConformanceError: If a lane skips timesteps, leaves a sequence early, or a batch lacks a
+            lane.
     """
     if not plan.lanes:
         raise ConformanceError("plan: must have lanes, but has none")
@@ -101,14 +102,14 @@ def check_lanes(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """Spans that one lane has read, row after row.
+    """Spans that one lane has read so far.
 
     Attributes:
         name: Name for messages.
-        lengths: int64 (n,), of the sequences.
+        lengths: int64 (n,), number of timesteps of each sequence.
         plan: Plan that is read.
         rows: Spans that were read, a list per row.
-        scored: Timesteps that are not context.
+        scored: Number of timesteps that are not context.
     """
 
     name: str
@@ -119,7 +120,7 @@ class _Lane:
     _before: tuple[int, int] | None = None  # sequence, stop
 
     def read(self, number: int, spans: NDArray[np.int64]) -> None:
-        """Check that a row continues where the lane stopped."""
+        """Check that a row continues where the lane ended."""
         where = f"{self.name} in batch {number}"
         row = [(int(span[0]), int(span[1]), int(span[2])) for span in spans]
         if row and len(self.rows) < number:
@@ -137,7 +138,7 @@ class _Lane:
         self.rows.append(row)
 
     def end(self) -> None:
-        """Check that no sequence was left early."""
+        """Check that the lane read its last sequence to the end."""
         if self._before is None or self.plan.carry:
             return
         number, stop = self._before
@@ -150,15 +151,14 @@ class _Lane:
     def _without_context(
         self, where: str, row: list[tuple[int, int, int]]
     ) -> list[tuple[int, int, int]]:
-        """Check that a row of a stream begins with the end of the one before; give the rest."""
+        """Check that a row of a stream begins with the end of the previous row; return the rest."""
         steps = [(number, at) for number, start, stop in row for at in range(start, stop)]
         last = [(number, at) for number, start, stop in self.rows[-1] for at in range(start, stop)]
         overlap = self.plan.overlap
         if overlap and (steps[:overlap] != last[-overlap:] or len(steps) <= overlap):
             raise ConformanceError(
                 f"{where} begins with {row[0]}, but must begin with the last {overlap} timesteps "
-                "of "
-                f"the row before and continue; that ends with {self.rows[-1][-1]}"
+                f"of the row before and continue; that ends with {self.rows[-1][-1]}"
             )
         news = []
         for number, start, stop in row:
@@ -191,7 +191,7 @@ class _Lane:
 
 
 def _check_columns(lanes: list[_Lane], lengths: NDArray[np.int64]) -> None:
-    """Check that lanes are equal columns of one stream, in order, read in rows of like length."""
+    """Check that lanes are equal columns of one stream, in order, read in rows of equal length."""
     total = sum(lane.scored for lane in lanes)
     for place, lane in enumerate(lanes):
         due = (place + 1) * total // len(lanes) - place * total // len(lanes)

@@ -1,7 +1,7 @@
-"""Checks of whole loaders: they deliver the plan, with the content of the source.
+"""Checks of whole loaders: they must deliver the plan, with the content of the store.
 
-Every check takes ``make(world) -> loader`` and makes a loader per rank, all in one process; what a
-rank delivers is recorded row by row with a digest of its content.
+Every check takes ``make(world)``, which returns a loader, and makes a loader per rank in one
+process. The rows of each rank are recorded with digests of their content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seqdata_testing.recorder import LoaderLike, Make, Row, record_rows
 
 
 def check_content(make: Make, store: Store, *, size: int = 1, axis: str = "time") -> None:
-    """Check that each row holds what the store has there, and padding is zero.
+    """Check that each row has the values of the store, and padding is zero.
 
     Args:
         make: Returns the loader of a rank, without transform or shift.
@@ -44,7 +44,7 @@ def check_content(make: Make, store: Store, *, size: int = 1, axis: str = "time"
 
 
 def check_steps(make: Make, sizes: Sequence[int]) -> None:
-    """Check that ranks deliver equally many batches, as ``len`` said before (I2).
+    """Check that ranks deliver equally many batches, as many as ``len`` returns (I2).
 
     Raises:
         ConformanceError: If a rank delivers a different number of batches.
@@ -55,19 +55,19 @@ def check_steps(make: Make, sizes: Sequence[int]) -> None:
         found = [sum(1 for _ in loader) for loader in loaders]
         if len({*promised, *found}) > 1:
             raise ConformanceError(
-                f"loader: on {size} ranks `len` is {promised} and {found} batches come, but must "
-                "be one number"
+                f"loader: on {size} ranks `len` is {promised} and {found} batches come, but all "
+                "must be equal"
             )
 
 
 def check_worlds(make: Make, sizes: Sequence[int], *, epochs: int = 1) -> None:
     """Check that all worlds deliver the same rows, in an order that one rank continues (I1, I3).
 
-    The order may follow the number of ranks with which an epoch begins; other ranks that resume it
-    keep it.
+    The order may depend on the number of ranks with which an epoch begins; a resume on another
+    number of ranks keeps it.
 
     Raises:
-        ConformanceError: If a world delivers others, or one rank continues it in another order.
+        ConformanceError: If a world delivers other rows, or one rank continues in another order.
     """
     alone = _loaders(make, 1)
     due = [_rows(_steps(alone)) for _ in range(epochs)]
@@ -86,10 +86,11 @@ def check_worlds(make: Make, sizes: Sequence[int], *, epochs: int = 1) -> None:
 
 
 def check_totals(make: Make, size: int) -> None:
-    """Check that token counts of a step are known on every rank, and add up.
+    """Check that token counts of a step are the same on every rank, and add up.
 
     Raises:
-        ConformanceError: If ``num_tokens`` or ``global_num_tokens`` is not what is delivered.
+        ConformanceError: If ``num_tokens`` or ``global_num_tokens`` differs from the delivered
+            tokens.
     """
     for number, step in enumerate(_steps(_loaders(make, size))):
         scored = [int(batch.score.sum()) for batch in step]
@@ -103,10 +104,11 @@ def check_totals(make: Make, size: int) -> None:
 
 
 def check_lane_flags(make: Make, size: int) -> None:
-    """Check that lanes say where a sequence begins, and where a row is idle or a dummy (I6).
+    """Check that ``reset`` marks where sequences begin, and idle rows have no weight (I6).
 
     Args:
-        make: Returns the loader of a rank, over a plan with lanes that carries no state over ends.
+        make: Returns the loader of a rank, over a plan with lanes that carries no state from one
+            sequence to the next.
         size: World size.
 
     Raises:
@@ -120,9 +122,8 @@ def check_lane_flags(make: Make, size: int) -> None:
             due = ((batch.start == 0) & (batch.lengths > 0)).tolist()
             if batch.reset.tolist() != due:
                 raise ConformanceError(
-                    f"{where} has `reset` {batch.reset.tolist()}, but must be {due}: at timestep "
-                    "0 of "
-                    "a sequence, never where a lane is idle"
+                    f"{where} has `reset` {batch.reset.tolist()}, but must be {due}: at timestep 0 "
+                    "of a sequence, never where a lane is idle"
                 )
             if bool(((batch.weight > 0) & (batch.lengths == 0)).any()):
                 raise ConformanceError(
@@ -132,14 +133,14 @@ def check_lane_flags(make: Make, size: int) -> None:
 
 
 def check_resumes(make: Make, size: int, cuts: Sequence[int], *, epoch: int = 0) -> None:
-    """Check that new loaders continue exactly where others were left (I4).
+    """Check that new loaders continue exactly where others stopped (I4).
 
     Args:
         make: Returns the loader of a rank.
         size: World size.
-        cuts: Rising numbers of steps after which all loaders are thrown away; the state goes
-            through JSON.
-        epoch: The epoch that is left; earlier ones are played.
+        cuts: Increasing numbers of steps after which all loaders are replaced; the state is
+            converted to JSON and back.
+        epoch: Index of the epoch that is interrupted; earlier epochs are played first.
 
     Raises:
         ConformanceError: If a rank delivers other rows than without a stop.
@@ -168,11 +169,11 @@ def check_resumes(make: Make, size: int, cuts: Sequence[int], *, epoch: int = 0)
 
 
 def check_changing_worlds(make: Make, legs: Sequence[tuple[int, int]]) -> None:
-    """Check that worlds that take over from each other deliver each row once, in order (I5).
+    """Check that an epoch on changing numbers of ranks delivers each row once, in order (I5).
 
     Args:
         make: Returns the loader of a rank.
-        legs: World size, and steps it plays; the last one plays to the end.
+        legs: (number of ranks, number of steps) of each part; the last one plays to the end.
 
     Raises:
         ConformanceError: If rows are lost, repeated, or in another order.
@@ -198,10 +199,10 @@ def check_changing_worlds(make: Make, legs: Sequence[tuple[int, int]]) -> None:
 
 
 def check_no_short_epoch(make: Make) -> None:
-    """Check that an epoch that is shut down while it plays ends with an error, not quietly (I7).
+    """Check that an epoch whose loader is shut down ends with an error, not silently (I7).
 
     Raises:
-        ConformanceError: If it ends as if it were whole.
+        ConformanceError: If it ends early without an error.
     """
     loader = make(World(0, 1))
     planned, delivered = len(loader), 0
@@ -232,8 +233,7 @@ def _steps(loaders: Sequence[LoaderLike]) -> Iterator[list[SequenceBatch]]:
             ended = [rank for rank, batch in enumerate(step) if batch is None]
             raise ConformanceError(
                 f"loader: ranks {ended} of {len(loaders)} end before step {number}, but must have "
-                "as "
-                "many steps as the others"
+                "as many steps as the others"
             )
         yield list(step)
 
@@ -251,7 +251,7 @@ def _state(loaders: Sequence[LoaderLike]) -> dict[str, Any]:
 
 
 def _sort_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return rows as they are in any order of batches."""
+    """Return rows sorted, without the numbers of their batches."""
     return sorted(row._replace(number=0) for row in rows)
 
 
@@ -273,7 +273,7 @@ def _compare(where: str, found: Sequence[Row], due: Sequence[Row]) -> None:
 
 
 def _spans_of(batch: SequenceBatch) -> tuple[NDArray[np.int64], list[int]]:
-    """Return the spans of a batch, int64 (n, 3), and where those of each row begin, and the end."""
+    """Return the spans of a batch, int64 (n, 3), and the offsets of rows in them, rows + 1."""
     if batch.segments is None:
         spans = np.stack([batch.ids, batch.start, batch.start + batch.lengths], axis=1)
         return spans, list(range(len(batch) + 1))

@@ -1,6 +1,6 @@
-"""Data that is there, the backend that opens it, and what is read of it whole.
+"""Existing data, the backend that opens it, and its whole sequences.
 
-All of it is read once, sequence by sequence: what everything else is compared with.
+All data is read once, sequence by sequence; other reads are compared with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seqdata.storage.fields import kind_of
 from seqdata_testing.stores import Sequences
 
 MOST_COPIED = 256 << 20
-"""Bytes of the data that are copied, to be damaged; checks of more are omitted."""
+"""Maximum size in bytes of data that is copied to be damaged; larger data is not damaged."""
 INDEX_FOLDER = "seqdata-index"
 
 
@@ -33,8 +33,8 @@ class WholeReads:
 
     Attributes:
         sequences: Field -> value, of each sequence.
-        problems: The first value that does not fit its field: ``dtype`` (or it cannot be read),
-            ``shape`` or ``length`` -> description.
+        problems: ``dtype`` (also: cannot be read), ``shape`` or ``length`` -> description of the
+            first value that does not match its field.
     """
 
     sequences: list[dict[str, Any]]
@@ -43,14 +43,14 @@ class WholeReads:
 
 @dataclass(eq=False)
 class LocationCase:
-    """Data and the backend that opens it.
+    """Existing data and the backend that opens it.
 
     Attributes:
         location: The location to open: a path, a pattern, a URL, or a list of these.
         folder: An empty folder for copies of the data.
         backend: Name of a backend, a format, or a function that opens a location; None: found from
             the location.
-        sequences: The expected content, as of ``check_store``; None: not known.
+        sequences: The expected content, as for ``check_store``; None: not known.
         methods: Start methods of child processes.
     """
 
@@ -63,7 +63,7 @@ class LocationCase:
 
     @cached_property
     def opener(self) -> Callable[..., Any]:
-        """The backend."""
+        """Function that opens a location with the backend."""
         if self.backend is None or isinstance(self.backend, str):
             first = self.location[0] if isinstance(self.location, list) else self.location
             return find_opener(first, backend=self.backend)
@@ -71,7 +71,7 @@ class LocationCase:
 
     @cached_property
     def store(self) -> Store:
-        """The opened data."""
+        """Store of the data."""
         return self.open(self.location)
 
     @cached_property
@@ -84,7 +84,7 @@ class LocationCase:
         """Field -> value of each sequence, read alone, with its ``id``.
 
         Raises:
-            SkipTest: If what is read does not fit its description, which another check tells.
+            SkipTest: If a value does not match its field, which another check reports.
         """
         for problem in self.whole.problems.values():
             raise SkipTest(f"values do not fit their description: {problem}")
@@ -99,21 +99,23 @@ class LocationCase:
         return store
 
     def copy(self) -> Path:
-        """Copy the data, without its index, into a folder of its own; return the new location.
+        """Copy the data, without its index, into a new folder, and return the new location.
 
         Raises:
-            SkipTest: If the data is not one file or folder on this machine, or large.
+            SkipTest: If the data is not one file or folder on this machine, or is too large.
         """
         source = Path(str(self.location).removeprefix("file://"))
         if isinstance(self.location, list) or not source.exists():
-            raise SkipTest("for one file or folder on this machine")
+            raise SkipTest("it needs one file or folder on this machine")
         folder = self.folder / f"copy-{next(self._numbers)}"
         files = [source] if source.is_file() else list(source.rglob("*"))
         if source.is_file():  # with the files that belong to it: `a.bin`, `a.idx`
             files = [path for path in source.parent.iterdir() if path.stem.startswith(source.stem)]
         files = [path for path in files if path.is_file() and INDEX_FOLDER not in path.parts]
         if (size := sum(path.stat().st_size for path in files)) > MOST_COPIED:
-            raise SkipTest(f"for up to {MOST_COPIED >> 20} MiB, which are copied, not {size >> 20}")
+            raise SkipTest(
+                f"it copies at most {MOST_COPIED >> 20} MiB, but the data has {size >> 20} MiB"
+            )
         root = source.parent if source.is_file() else source
         for path in files:
             target = folder / source.name / path.relative_to(root)
@@ -124,7 +126,7 @@ class LocationCase:
 
 
 def read_whole(store: Store) -> WholeReads:
-    """Read each sequence of a store, alone and once."""
+    """Read each sequence of a store once, by itself."""
     whole = WholeReads([dict[str, Any]() for _ in range(len(store))], {})
     for name, each in store.fields.items():
         axis = each.axis or next(iter(store.lengths_of))
@@ -147,7 +149,7 @@ def read_whole(store: Store) -> WholeReads:
 
 
 def _find_problems(described: Field, value: Any, length: int) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of what of a value does not fit its field."""
+    """Yield kind and description of each way in which a value does not match its field."""
     is_number = isinstance(value, np.ndarray | np.generic)
     found = str(value.dtype) if is_number else type(value).__name__
     if found != described.dtype:
@@ -172,6 +174,6 @@ def _find_problems(described: Field, value: Any, length: int) -> Iterator[tuple[
 
 
 def list_ids(store: Store, numbers: Any = None) -> list[Any]:
-    """Return the ids of sequences; None: of all."""
+    """Return the ids of sequences, by default of all."""
     asked = np.arange(len(store)) if numbers is None else numbers
     return list(get_base_keys(store, store.base_numbers(asked)))

@@ -1,8 +1,7 @@
-"""Checks of a backend on data that is there already: nothing is written, the data says what is due.
+"""Checks of a backend on existing data, which is read but not written.
 
-All of it is read once, sequence by sequence, and is what everything else is compared with: reads of
-many sequences, of spans, in other processes, of an index that was built again. Damage is done to
-copies only.
+All data is read once, sequence by sequence. Other reads are compared with it: of many sequences, of
+spans, in other processes, with a rebuilt index. Only copies are damaged.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class CheckResult:
 def check_location(
     location: Any, backend: Any = None, *, methods: Sequence[str] = ("fork", "spawn")
 ) -> Iterator[CheckResult]:
-    """Run all checks on data that is there already; yield what comes of each.
+    """Run all checks on existing data; yield the result of each.
 
     Args:
         location: The location to open.
@@ -84,7 +83,7 @@ def check_description(case: LocationCase) -> None:
     """Check the fields, the lengths of each axis and the form of the fingerprint.
 
     Raises:
-        ConformanceError: If one is wrong.
+        ConformanceError: If one of these is wrong.
     """
     store = case.store
     if not isinstance(store.fields, Mapping) or not store.fields:
@@ -114,7 +113,7 @@ def check_description(case: LocationCase) -> None:
 
 
 def check_ids(case: LocationCase) -> None:
-    """Check that each sequence has an id of its own, which is text.
+    """Check that each sequence has a unique id, which is a string.
 
     Raises:
         ConformanceError: If an id is not a string, or two sequences share one.
@@ -122,7 +121,9 @@ def check_ids(case: LocationCase) -> None:
     store = case.store
     ids = list_ids(store)
     if len(ids) != len(store):
-        raise ConformanceError(f"store: `keys` gives {len(ids)} ids, but must give {len(store)}")
+        raise ConformanceError(
+            f"store: `keys` returns {len(ids)} ids, but must return {len(store)}"
+        )
     for number, key in enumerate(ids):
         if not isinstance(key, str):
             raise ConformanceError(
@@ -132,35 +133,38 @@ def check_ids(case: LocationCase) -> None:
             key.encode()
         except UnicodeEncodeError as error:
             raise ConformanceError(
-                f"store: the id of sequence {number} must be text that UTF-8 can encode, but is "
+                f"store: the id of sequence {number} must be a string that UTF-8 can encode, but "
+                "is "
                 f"{key!r}. Escape its bytes, or refuse the file"
             ) from error
     if len(set(ids)) != len(ids):
         first = dict[str, int]()
         again = next(n for n, key in enumerate(ids) if first.setdefault(key, n) != n)
         raise ConformanceError(
-            f"store: sequences {first[ids[again]]} and {again} have one id, {ids[again]!r}, but "
-            "ids must differ"
+            f"store: sequences {first[ids[again]]} and {again} have the same id, {ids[again]!r}, "
+            "but ids must be unique"
         )
     some = np.arange(len(ids))[::-2]
     if list_ids(store, some) != [ids[number] for number in some]:
-        raise ConformanceError("store: `keys` of some sequences must be theirs, but are others")
+        raise ConformanceError(
+            "store: `keys` of some sequences must return their ids, but returns others"
+        )
 
 
 def check_dtypes(case: LocationCase) -> None:
     """Check that values can be read, and have the dtype of their field.
 
     Raises:
-        ConformanceError: If one has another.
+        ConformanceError: If a value cannot be read or has another dtype.
     """
     _raise_problem(case, "dtype")
 
 
 def check_shapes(case: LocationCase) -> None:
-    """Check that values have their timesteps, followed by the shape of their field.
+    """Check that values have a dimension of timesteps, and then the shape of their field.
 
     Raises:
-        ConformanceError: If one has another.
+        ConformanceError: If a value has another shape.
     """
     _raise_problem(case, "shape")
 
@@ -169,7 +173,7 @@ def check_lengths(case: LocationCase) -> None:
     """Check that values of whole sequences have the lengths of their axis.
 
     Raises:
-        ConformanceError: If one has another.
+        ConformanceError: If a value has another length.
     """
     _raise_problem(case, "length")
 
@@ -180,10 +184,10 @@ def _raise_problem(case: LocationCase, kind: str) -> None:
 
 
 def check_together(case: LocationCase) -> None:
-    """Check that sequences read together are those that are read one by one.
+    """Check that sequences read together equal sequences read one by one.
 
     Raises:
-        ConformanceError: If a timestep is lost, added or another.
+        ConformanceError: If a timestep is missing, added or different.
     """
     store, reference = case.store, case.reference
     for axis, lengths in store.lengths_of.items():
@@ -223,7 +227,7 @@ def check_spans(case: LocationCase) -> None:
     """Check that spans, in any order and with repeats, are slices of the whole sequences.
 
     Raises:
-        ConformanceError: If one is not.
+        ConformanceError: If a span is not such a slice.
     """
     if not case.reference:
         raise SkipTest("there is no sequence")
@@ -232,10 +236,10 @@ def check_spans(case: LocationCase) -> None:
 
 
 def check_views(case: LocationCase) -> None:
-    """Check that the store can be looked at, and that views of it read the same.
+    """Check access by index and by iteration, and reads of views.
 
     Raises:
-        ConformanceError: If a sequence is another.
+        ConformanceError: If a sequence differs.
     """
     if not case.reference:
         raise SkipTest("there is no sequence")
@@ -245,10 +249,10 @@ def check_views(case: LocationCase) -> None:
 
 
 def check_kept_values(case: LocationCase) -> None:
-    """Check that values stay as they were read, whatever is read or written after it.
+    """Check that later reads or writes do not change values that were read.
 
     Raises:
-        ConformanceError: If a later read changes them, or two reads give one writable memory.
+        ConformanceError: If a later read changes them, or two reads share writable memory.
     """
     store = case.store
     for axis, lengths in store.lengths_of.items():
@@ -292,7 +296,7 @@ def check_reopening(case: LocationCase) -> None:
     """Check that a pickled store opens in a new process, which runs in another folder.
 
     Raises:
-        ConformanceError: If it cannot be pickled, or is another there.
+        ConformanceError: If it cannot be pickled, or differs there.
     """
     try:
         content = pickle.dumps(case.store)
@@ -313,10 +317,10 @@ def check_reopening(case: LocationCase) -> None:
 
 
 def check_children(case: LocationCase) -> None:
-    """Check that child processes read the same, and share no position in a file.
+    """Check that child processes read the same, and do not share file positions with this one.
 
     Raises:
-        ConformanceError: If a child reads something else, or moves this process's place in a file.
+        ConformanceError: If a child reads other values, or moves a file position of this process.
     """
     check_processes(case.store, case.methods)
     moved = find_moved_files(case.store, _list_files(case)) if "fork" in case.methods else []
@@ -344,7 +348,7 @@ def check_fingerprint(case: LocationCase) -> None:
 
 
 def check_index(case: LocationCase) -> None:
-    """Check that an index that is built again says the same.
+    """Check that a rebuilt index describes the same store.
 
     Raises:
         ConformanceError: If the new index differs.
@@ -357,11 +361,11 @@ def check_index(case: LocationCase) -> None:
     opener.build_index(str(copy), rebuild=True, progress=False)
     after = case.open(copy)
     if (after.fingerprint, digest_of(after)) != (before.fingerprint, digest_of(before)):
-        raise ConformanceError("store: with its index built again it must be the same, but differs")
+        raise ConformanceError("store: with a rebuilt index it must be the same, but differs")
 
 
 def check_audit(case: LocationCase) -> None:
-    """Check that ``seqdata verify`` finds nothing in what is whole.
+    """Check that ``seqdata verify`` finds no damage in undamaged data.
 
     Raises:
         ConformanceError: If it finds something.
@@ -372,10 +376,10 @@ def check_audit(case: LocationCase) -> None:
 
 
 def check_damage(case: LocationCase) -> None:
-    """Check that a changed byte is found, where there are checksums.
+    """Check that a changed byte is detected, if there are checksums.
 
     Raises:
-        ConformanceError: If it is read, or not found.
+        ConformanceError: If changed values are read, or verify does not find the byte.
     """
     _, has_checksums = _audit(case, case.location)
     if not has_checksums:
@@ -399,10 +403,10 @@ def check_damage(case: LocationCase) -> None:
 
 
 def check_loss(case: LocationCase) -> None:
-    """Check that a file that is cut off or gone since the store was opened is an error.
+    """Check that a file that was cut off or removed after opening is an error.
 
     Raises:
-        ConformanceError: If other values are read without one.
+        ConformanceError: If other values are read without an error.
     """
     for label in ("gone", "cut off"):
         copy = case.copy()
@@ -425,7 +429,7 @@ def check_loss(case: LocationCase) -> None:
         if error is None and marks == [mark] and found != due:
             raise ConformanceError(
                 f"store: {path.name!r} is {label} since it was opened, but other values are read "
-                "without an error: an error of a file must never be caught and passed over"
+                "without an error. Never ignore an error of a file"
             )
         if error is not None and not isinstance(error, SeqDataError | OSError):
             raise ConformanceError(
@@ -435,13 +439,13 @@ def check_loss(case: LocationCase) -> None:
 
 
 def check_content(case: LocationCase) -> None:
-    """Check that what is read is what is known to be there.
+    """Check that the data has the expected content.
 
     Raises:
-        ConformanceError: If the data differs from its description.
+        ConformanceError: If the data differs from it.
     """
     if case.sequences is None:
-        raise SkipTest("what must be there is not said (`sequences`)")
+        raise SkipTest("the expected content (`sequences`) is not given")
     if len(case.store) != len(case.sequences):
         raise ConformanceError(
             f"store: has {len(case.store)} sequences, but must have {len(case.sequences)}"
@@ -486,7 +490,7 @@ def _find_largest(location: Path) -> Path:
 
 
 def _read_again(open_again: Callable[[], Store]) -> tuple[str, Exception | None]:
-    """Return the digest of all values, or the error."""
+    """Return the digest of all values, or "" and the error."""
     try:
         return digest_of(open_again()), None
     except Exception as error:  # compared by the caller: it must be one of seqdata's
@@ -494,7 +498,7 @@ def _read_again(open_again: Callable[[], Store]) -> tuple[str, Exception | None]
 
 
 def _audit(case: LocationCase, location: Any) -> tuple[list[str], bool]:
-    """Return what an audit finds, and whether it compared checksums.
+    """Return the findings of an audit, and whether it compared checksums.
 
     Raises:
         SkipTest: If the backend has no audit.

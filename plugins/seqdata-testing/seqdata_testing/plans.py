@@ -1,7 +1,7 @@
 """Checks of a plan and of the policy that makes it: coverage, counts, budgets, purity.
 
-Every check raises a ConformanceError that says what is, and what must be. They are for small plans:
-whole tables are made.
+Every check raises a ConformanceError with the found and the required state. They are for small
+plans, because they make whole tables.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ MANY_BATCHES = 16  # from here on another seed surely gives another order
 def check_policy(
     policy: Policy, index: SequenceIndex, *, seed: int = 0, shuffled: bool | None = True
 ) -> None:
-    """Check all that a policy promises about whole sequences: pure, counted, covering plans.
+    """Check that plans of a policy are deterministic, have known sizes, and cover all sequences.
 
     Args:
-        policy: The policy; it plans each timestep once, or reports why not. One that draws
-            sequences (``expected_draws``) plans each as often as it says, rounded down or up;
-            of one with ``repeats_sequences``, or that cuts windows (``crop_numbers``), an epoch
-            may have any timesteps.
-        index: The lengths it plans over.
-        seed: The run's seed.
-        shuffled: Whether epochs and seeds differ in their order; None: they may.
+        policy: The policy, which must plan each timestep once, or report why not. A policy that
+            draws sequences (``expected_draws``) must plan each as often as expected, rounded down
+            or up. For a policy with ``repeats_sequences``, or with windows (``crop_numbers``),
+            coverage is not checked.
+        index: The lengths to plan.
+        seed: Seed of the plans.
+        shuffled: Whether epochs and seeds must differ in their order; None: they may.
 
     Raises:
-        ConformanceError: If a promise is not kept.
+        ConformanceError: If a check fails.
     """
     check_constant_count(policy, index, seeds=(seed, seed + 1))
     check_pure(policy, index, seed=seed, epoch=1, shuffled=shuffled)
@@ -76,8 +76,7 @@ def check_table(plan: Plan) -> None:
         first = int(np.argmin(lengths))
         raise ConformanceError(
             f"plan: span {first} is {spans[first].tolist()}, but must hold a timestep; only an "
-            "idle "
-            "lane is empty"
+            "idle lane is empty"
         )
     for number in _spread(len(plan)):
         _check_batch(plan, number, spans, rows, offsets)
@@ -85,7 +84,7 @@ def check_table(plan: Plan) -> None:
 
 
 def check_covers(plan: Plan, index: SequenceIndex, *, axis: str = DEFAULT_AXIS) -> None:
-    """Check that each timestep is scored once, but for what the report declares (I1).
+    """Check that each timestep is scored once, except for those that the report declares (I1).
 
     Args:
         plan: A plan of whole sequences, their parts or their chunks.
@@ -114,12 +113,12 @@ def check_draws(
     Args:
         plan: A plan of whole sequences or their parts, some of them several times.
         index: Index that it was planned over.
-        expected: float64 (n,), how often each sequence is drawn on average.
+        expected: float64 (n,), average number of draws of each sequence.
         axis: The axis that was planned on.
 
     Raises:
-        ConformanceError: If one is drawn more or less often, or not all of it as often, or a draw
-            is not whole.
+        ConformanceError: If a sequence is drawn more or less often, its timesteps are drawn
+            unequally often, or a draw is incomplete.
     """
     spans, times = np.unique(_find_scored(plan), axis=0, return_counts=True)
     most, least = (np.zeros(len(index), dtype=np.int64) for _ in range(2))
@@ -149,13 +148,13 @@ def check_draws(
 def _check_coverage(
     spans: NDArray[np.int64], lengths: NDArray[np.int64], report: PlanReport, targets_only: int
 ) -> None:
-    """Check that spans hold each timestep once, but for what a report declares.
+    """Check that spans have each timestep once, except for those that a report declares.
 
     Args:
-        spans: int64 (n, 3), what is scored.
-        lengths: int64 (sequences,).
+        spans: int64 (n, 3), the scored spans.
+        lengths: int64 (sequences,), number of timesteps of each sequence.
         report: Report of the plan.
-        targets_only: Timesteps at the end of a stream that are not scored.
+        targets_only: Number of timesteps at the end of a stream that are only targets.
     """
     spans = spans[np.lexsort((spans[:, 2], spans[:, 1], spans[:, 0]))]
     numbers, starts, stops = spans.T
@@ -191,7 +190,7 @@ def _check_coverage(
 
 
 def _find_scored(plan: Plan) -> NDArray[np.int64]:
-    """Return the scored timesteps of all spans that have any, int64 (n, 3)."""
+    """Return the scored parts of all spans, without empty ones, int64 (n, 3)."""
     if not plan.carry:
         spans = plan.spans
         spans = spans[spans[:, 1] < spans[:, 2]]
@@ -202,10 +201,10 @@ def _find_scored(plan: Plan) -> NDArray[np.int64]:
 
 
 def check_budget(plan: Plan, max_tokens: int, max_rows: int | None = None) -> None:
-    """Check that no batch, padding included, exceeds a budget of timesteps, or of rows.
+    """Check that no batch, including padding, exceeds a budget of timesteps or rows.
 
     Raises:
-        ConformanceError: If one does.
+        ConformanceError: If a batch exceeds it.
     """
     for number in range(len(plan)):
         batch = plan.batch(number)
@@ -231,7 +230,7 @@ def check_constant_count(
 ) -> None:
     """Check that every epoch of every seed has ``policy.num_batches(index)`` batches.
 
-    Of a policy whose epochs vary, each must have as many as it says for that epoch.
+    If the epochs of a policy vary, each must have the number of batches of that epoch.
 
     Raises:
         ConformanceError: If an epoch has a different number of batches.
@@ -255,19 +254,19 @@ def check_pure(
     epoch: int = 1,
     shuffled: bool | None = True,
 ) -> None:
-    """Check that a plan follows from lengths, policy, seed and epoch alone.
+    """Check that a plan depends only on lengths, policy, seed and epoch.
 
     Args:
         policy: The policy.
         index: The lengths.
-        seed: The run's seed.
-        epoch: Number of the epoch.
-        shuffled: Whether another seed or epoch must give another order, or (False) the same one;
-            None: either is right.
+        seed: Seed of the plan.
+        epoch: Index of the epoch.
+        shuffled: Whether another seed or epoch must have another order, or (False) the same order;
+            None: either.
 
     Raises:
-        ConformanceError: If equal inputs give unequal plans or fingerprints, or unequal
-            plans the same one, or the same order where it must differ.
+        ConformanceError: If equal inputs have different plans or fingerprints, different plans have
+            the same fingerprint, or an order is the same that must differ.
     """
     plan = policy.plan(index, seed=seed, epoch=epoch)
     fresh = replace(index, _memo={})
@@ -290,20 +289,18 @@ def check_pure(
         is_same = _is_same(table, changed.as_arrays()) and plan.lanes == changed.lanes
         if not is_same and changed.fingerprint == plan.fingerprint:
             raise ConformanceError(
-                f"policy: (seed, epoch) {(seed, epoch)} and {pair} have unequal plans and one "
-                "fingerprint, but must differ"
+                f"policy: (seed, epoch) {(seed, epoch)} and {pair} have different plans and the "
+                "same fingerprint, but must have different ones"
             )
         if shuffled and is_same and len(plan) >= MANY_BATCHES:
             raise ConformanceError(
-                f"policy: (seed, epoch) {(seed, epoch)} and {pair} have one order, but must "
-                "differ; "
-                "draw from both"
+                f"policy: (seed, epoch) {(seed, epoch)} and {pair} have the same order, but must "
+                "differ. Draw from both"
             )
         if shuffled is False and not is_same:
             raise ConformanceError(
-                f"policy: (seed, epoch) {(seed, epoch)} and {pair} differ in order, but must "
-                "not: it "
-                "is not shuffled"
+                f"policy: (seed, epoch) {(seed, epoch)} and {pair} differ in order, but must not, "
+                "since it is not shuffled"
             )
 
 
@@ -389,6 +386,6 @@ def _totals(plan: Plan, number: int, batch: PlanBatch) -> tuple[int, int]:
 
 
 def _spread(count: int, most: int = 64) -> list[int]:
-    """Return all numbers below ``count``, or ``most`` of them, back and forth: access is random."""
+    """Return at most ``most`` numbers below ``count``, not in order, to test random access."""
     numbers = sorted({int(place) for place in np.linspace(0, count - 1, most)}) if count else []
     return numbers[::2] + numbers[1::2][::-1]

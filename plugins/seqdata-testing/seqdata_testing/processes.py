@@ -1,4 +1,4 @@
-"""Stores in other processes: opened again in another folder, and positions in files that move."""
+"""Stores in other processes: opened again in another folder, and shared file positions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MOST_READ = 256  # sequences
 
 
 def reopen_elsewhere(content: bytes, folder: str) -> str:
-    """Return fingerprint and digest of a pickled store, in a new process that runs in a folder."""
+    """Return fingerprint and digest of a pickled store, from a new process in another folder."""
     return _ask_child("spawn", _tell_content, content, folder)
 
 
 def find_moved_files(store: Store, files: Iterable[Path]) -> list[str]:
-    """Return the files whose position in this process a forked child moves when it reads."""
+    """Return the files whose positions in this process move when a forked child reads."""
     ours = {(found.st_dev, found.st_ino): str(path) for path in files for found in [path.stat()]}
     digest_of(store)  # what opens files when it reads has opened them
     before = _list_positions()
@@ -37,7 +37,7 @@ def find_moved_files(store: Store, files: Iterable[Path]) -> list[str]:
 
 
 def _list_positions() -> dict[int, tuple[tuple[int, int], int]]:
-    """Return open file -> (device and number of its file, position), of regular files."""
+    """Return descriptor -> ((device, inode), position), for open regular files."""
     found = {}
     for number in sorted(map(int, os.listdir("/dev/fd"))):
         try:
@@ -79,7 +79,7 @@ def _tell_content(pipe: Connection, content: bytes, folder: str) -> None:
 
 
 def _read_halves(pipe: Connection, store: Store) -> None:
-    """Read the first half of some sequences, the first one last: other places than the parent."""
+    """Read the first half of some sequences, in reverse order, unlike the parent."""
     for name, described in store.fields.items():
         for number in reversed(range(min(len(store), _MOST_READ))):
             stop = int(store.lengths_of[described.axis][number]) // 2 if described.axis else 0

@@ -1,4 +1,4 @@
-"""Recording of what a loader delivers, row by row, in this or another process."""
+"""Recording of the rows that a loader delivers, in this or another process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from seqdata.sharing import Tail, World
 
 
 class LoaderLike(Protocol):
-    """A loader: what ``seqdata.Loader`` is."""
+    """A loader with the interface of ``seqdata.Loader``."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the delivered batches."""
+        """Return the position after the delivered batches."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration continue where a state was taken."""
+        """Make the next iteration continue at the position of a state."""
         ...
 
     def shutdown(self) -> None:
-        """End threads."""
+        """Stop threads and workers."""
         ...
 
 
@@ -37,15 +37,15 @@ Make = Callable[[World], LoaderLike]
 
 
 class Row(NamedTuple):
-    """A row of weight > 0, as it was delivered.
+    """A delivered row of weight > 0.
 
     Attributes:
         epoch: Epoch of the batch.
-        number: Batch of the plan.
+        number: Index of the batch in the plan.
         lane: Lane of the row; -1 without lanes.
-        id: Base number of its sequence.
+        id: Index of its sequence in the base store.
         start: First timestep.
-        length: Timesteps.
+        length: Number of timesteps.
         digest: Digest of the content of all fields.
     """
 
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 def record_rows(batch: SequenceBatch) -> list[Row]:
-    """Record the rows of a batch that count."""
+    """Return the rows of a batch that have weight > 0."""
     counted = [row for row, weight in enumerate(batch.weight.tolist()) if weight > 0]
     if not counted:
         return []
@@ -74,7 +74,7 @@ def record_rows(batch: SequenceBatch) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class LoaderFactory:
-    """Make a loader per world; pickles, so that other processes can make one too.
+    """Factory of the loader of a rank; can be pickled for other processes.
 
     Args:
         store: Store to read.
@@ -103,7 +103,7 @@ class LoaderFactory:
 
 
 def play_rank(make: Make, world: World, state: dict[str, Any] | None = None) -> list[Row]:
-    """Play one epoch of one rank and record it; for process pools."""
+    """Play one epoch of one rank, and return its rows; for process pools."""
     loader = make(world)
     if state is not None:
         loader.load_state_dict(state)
@@ -111,7 +111,7 @@ def play_rank(make: Make, world: World, state: dict[str, Any] | None = None) -> 
 
 
 def _digest_rows(batch: SequenceBatch, rows: list[int]) -> list[str]:
-    """Return a digest of the content of each row; one conversion per field, not per row."""
+    """Return a digest of the content of each row, over all fields."""
     digests = {row: hashlib.sha256() for row in rows}
     for name in sorted(batch.data):
         values = batch.data[name]

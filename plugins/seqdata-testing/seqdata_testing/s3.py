@@ -1,4 +1,4 @@
-"""A server of the S3 API on this machine (moto's), for tests of data behind URLs."""
+"""An S3-compatible server (moto) on this machine, for tests of data behind URLs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ = re.compile("GET /[^/]+/.")
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
-    """A server that runs.
+    """A running S3-compatible server.
 
     Attributes:
         host: Its address.
@@ -41,9 +41,9 @@ class S3Server:
         return {**_KEYS, "endpoint_url": f"http://{self.host}:{self.port}"}
 
     def enter_environment(self) -> dict[str, str]:
-        """Return variables by which the server is found without options; forget other servers.
+        """Return environment variables that select the server, and clear the cache of fsspec.
 
-        fsspec keeps the file system that was made without options, whose server may have ended.
+        fsspec caches the file system that was made without options, whose server may have ended.
         """
         import fsspec
 
@@ -53,24 +53,24 @@ class S3Server:
         return {**keys, "AWS_ENDPOINT_URL": f"http://{self.host}:{self.port}"}
 
     def list_read(self) -> list[str]:
-        """Return the paths of objects that were read since the last call, in order."""
+        """Return the sorted paths of the objects read since the last call; clear ``requests``."""
         found = [request.split("/", 2)[2] for request in self.requests if _READ.match(request)]
         self.requests.clear()
         return sorted(found)
 
     def remote(self, cache_dir: Path, **options: Any) -> Remote:
-        """Return how URLs of the server are read."""
+        """Return options for reading URLs of the server."""
         return Remote(cache_dir=cache_dir, storage_options=self.storage_options, **options)
 
     @property
     def filesystem(self) -> Any:
-        """File system of fsspec, to change what is there."""
+        """File system of fsspec, to change objects on the server."""
         import fsspec
 
         return fsspec.filesystem("s3", **self.storage_options)
 
     def upload(self, folder: Path) -> str:
-        """Copy a folder into a bucket of its own, and return its URL."""
+        """Copy a folder into a new bucket, and return its URL."""
         system = self.filesystem
         bucket = f"bucket-{uuid.uuid4().hex[:12]}"
         system.mkdir(bucket)
@@ -82,7 +82,10 @@ class S3Server:
 
 @contextmanager
 def serve_s3() -> Iterator[S3Server]:
-    """Run a server on a free port of this machine.
+    """Run an S3-compatible server (moto) on a free port of this machine until the end of the block.
+
+    Yields:
+        The server, to upload data to and to read the requests from.
 
     Examples:
         >>> with serve_s3() as server:  # doctest: +SKIP
@@ -92,7 +95,9 @@ def serve_s3() -> Iterator[S3Server]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from moto.server import ThreadedMotoServer
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    log = logging.getLogger("werkzeug")
+    level = log.level
+    log.setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     made = S3Server(*server.get_host_and_port())
@@ -102,10 +107,11 @@ def serve_s3() -> Iterator[S3Server]:
         yield made
     finally:
         server.stop()
+        log.setLevel(level)
 
 
 def _record(app: Any, requests: list[str]) -> Any:
-    """Return an application that notes each request, and then answers as before."""
+    """Return a WSGI application that records each request, and then calls ``app``."""
 
     def answer(environ: Any, start_response: Any) -> Any:
         requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
@@ -115,7 +121,7 @@ def _record(app: Any, requests: list[str]) -> Any:
 
 
 def check_equal_batches(found: Any, expected: Any) -> None:
-    """Raise if two loaders do not give the same batches, bit by bit.
+    """Check that two loaders deliver the same batches, bit for bit.
 
     Raises:
         ConformanceError: If a batch differs.
@@ -127,7 +133,9 @@ def check_equal_batches(found: Any, expected: Any) -> None:
         for name in one:
             left, right = (np.asarray(batch[name]) for batch in (one, other))
             if left.dtype != right.dtype or left.tobytes() != right.tobytes():
-                raise ConformanceError(f"batch {count}: {name!r} is not that of the local files")
+                raise ConformanceError(
+                    f"batch {count}: {name!r} must equal that of the other loader, but differs"
+                )
         count += 1
     if not count:
         raise ConformanceError("there must be at least one batch, but there is none")

@@ -1,7 +1,7 @@
-"""Checks of sharing: equal steps, one order for every world, exact resume, elastic worlds.
+"""Checks of the shares of ranks: equal steps, the same order on any number of ranks, exact resume.
 
 The checks play whole epochs of small plans on every rank in one process. Expected values are
-written out here from the definitions (design §2.2), not taken from ``sharing``.
+computed here from the definitions, not with ``seqdata.sharing``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from seqdata_testing.simulate import (
 
 
 def check_shares(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fill") -> None:
-    """Check one world: equal steps, the plan's order, each row once, true totals (I1, I2, I3).
+    """Check equal steps, the order of the plan, each row once, and totals (I1, I2, I3).
 
     Raises:
-        ConformanceError: If a promise is not kept.
+        ConformanceError: If a check fails.
     """
     check_equal_steps(plan, size, first=first, tail=tail)
     played = play(plan, size, first=first, tail=tail)
@@ -42,12 +42,12 @@ def check_shares(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fill") 
 
 
 def check_equal_steps(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fill") -> None:
-    """Check that all ranks have the same steps, as many as world and tail say (I2).
+    """Check that all ranks have the number of steps that world size and ``tail`` require (I2).
 
     Args:
         plan: The plan of an epoch.
         size: World size.
-        first: Batches of the plan trained before.
+        first: Number of batches of the plan that were trained before.
         tail: Treatment of ranks without a batch in the last step.
 
     Raises:
@@ -70,18 +70,18 @@ def check_equal_steps(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fi
             if mine.position(step) != due:
                 raise ConformanceError(
                     f"{where}: the position before step {step} is {mine.position(step)}, but must "
-                    "be "
-                    f"{due} batches"
+                    f"be {due} batches"
                 )
         for step in (steps - remaining - 1, steps):
             if _has(mine, step):
                 raise ConformanceError(
-                    f"{where} gives a step {step}, but must raise IndexError: it lies outside"
+                    f"{where} returns a step {step}, which does not exist, but must raise "
+                    "IndexError"
                 )
 
 
 def check_order(played: SimulatedShare) -> None:
-    """Check that the ranks' steps, one after another, are the plan (I3).
+    """Check that the concatenated steps of all ranks are the plan (I3).
 
     Raises:
         ConformanceError: If a batch comes out of order, changed, with a wrong weight or lane.
@@ -100,21 +100,22 @@ def check_order(played: SimulatedShare) -> None:
             min(len(numbers), len(due)),
         )
         raise ConformanceError(
-            f"share: the ranks' steps from batch {first} on {size} ranks give batches "
-            f"{numbers[place : place + 3]} in place {place}, but must give {due[place : place + 3]}"
+            f"share: the ranks' steps from batch {first} on {size} ranks are batches "
+            f"{numbers[place : place + 3]} at position {place}, but must be "
+            f"{due[place : place + 3]}"
         )
     for part in trained:
         if not is_batch(plan.batch(part.number), part):
             raise ConformanceError(
                 f"share: batch {part.number} on {size} ranks has other rows than in the plan, but "
-                "must have the same"
+                "must have the same rows"
             )
     if not plan.lanes:
         _check_dummy_rows(plan, played.steps)
 
 
 def check_exactly_once(played: SimulatedShare) -> None:
-    """Check that each row of weight > 0 comes once over all ranks, as ``tail`` declares (I1).
+    """Check that each row of weight > 0 comes once over all ranks, as ``tail`` requires (I1).
 
     Raises:
         ConformanceError: If a row is lost or repeated.
@@ -131,14 +132,13 @@ def check_exactly_once(played: SimulatedShare) -> None:
     found, expected = _multiset(trained), _multiset(due)
     if not np.array_equal(found, expected):
         raise ConformanceError(
-            f"share: {len(found)} spans of weight > 0 on {size} ranks from batch {first}, but "
-            "must be "
-            f"the plan's {len(expected)}, each once"
+            f"share: {len(found)} spans of weight > 0 on {size} ranks from batch {first}, but must "
+            f"be the plan's {len(expected)}, each once"
         )
 
 
 def check_totals(played: SimulatedShare) -> None:
-    """Check that every rank knows the scored timesteps and rows of all ranks' steps.
+    """Check that the first and last rank know the totals of scored timesteps and rows.
 
     Raises:
         ConformanceError: If a total is not the sum over the ranks.
@@ -165,12 +165,12 @@ def check_totals(played: SimulatedShare) -> None:
 
 
 def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fill") -> None:
-    """Check that an epoch that is left and resumed repeatedly continues with its suffix (I4).
+    """Check that an epoch that is interrupted and resumed repeatedly continues exactly (I4).
 
     Args:
         plan: The plan of an epoch.
         size: World size.
-        cuts: Rising steps at which it is left; the state goes through JSON.
+        cuts: Increasing steps at which it is interrupted; the state is converted to JSON and back.
         tail: Treatment of ranks without a batch in the last step.
 
     Raises:
@@ -186,8 +186,7 @@ def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fi
             if (mine.first_step, len(mine)) != (cut, len(uncut)):
                 raise ConformanceError(
                     f"{where}, goes from step {mine.first_step} to {len(mine)}, but must go from "
-                    f"{cut} "
-                    f"to {len(uncut)}"
+                    f"{cut} to {len(uncut)}"
                 )
             for step in range(cut, len(mine)):
                 if not is_same_step(mine[step], uncut[step]):
@@ -198,14 +197,15 @@ def check_resume(plan: Plan, size: int, cuts: Sequence[int], *, tail: Tail = "fi
 
 
 def check_elastic(plan: Plan, legs: Sequence[tuple[int, int]]) -> None:
-    """Check that a world that changes in mid-epoch loses and repeats nothing (I5).
+    """Check that no batch is lost or repeated if the number of ranks changes in mid-epoch (I5).
 
     Args:
         plan: The plan of an epoch.
-        legs: World size, and steps it plays; the last one plays to the end. Tail is ``fill``.
+        legs: (number of ranks, number of steps) of each part; the last one plays to the end, with
+            the tail ``fill``.
 
     Raises:
-        ConformanceError: If batches are lost, repeated or out of order, or a count is not kept.
+        ConformanceError: If batches are lost, repeated or out of order, or a count is wrong.
     """
     position = 0
     trained: list[TrainedBatch] = []
@@ -222,7 +222,7 @@ def check_elastic(plan: Plan, legs: Sequence[tuple[int, int]]) -> None:
     if numbers != list(range(len(plan))):
         odd = sorted(set(range(len(plan))) ^ set(numbers)) or numbers
         raise ConformanceError(
-            f"share: worlds of {worlds} ranks give {len(numbers)} batches, but must give each of "
+            f"share: worlds of {worlds} ranks train {len(numbers)} batches, but must train each of "
             f"{len(plan)} once and in order; look at batches {odd[:5]}"
         )
     for part in trained:

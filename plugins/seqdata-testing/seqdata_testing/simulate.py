@@ -1,4 +1,4 @@
-"""Plays an epoch on every rank in one process, and joins what the ranks trained."""
+"""Simulation of an epoch on all ranks in one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seqdata_testing import ConformanceError
 
 
 class TrainedBatch(NamedTuple):
-    """A batch as one step trains it: its number, its spans, how they make rows."""
+    """A batch that a step trains: its number in the plan, its spans, and the offsets of rows."""
 
     number: int
     spans: NDArray[np.int64]
@@ -26,22 +26,22 @@ class TrainedBatch(NamedTuple):
 
 
 def share_all_ranks(plan: Plan, size: int, first: int, tail: Tail) -> list[RankPlan]:
-    """Return the share of every rank; that lanes are uneven is meant here."""
+    """Return the share of every rank, without the warning about uneven lanes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeqDataWarning)
         return [share(plan, World(rank, size), first=first, tail=tail) for rank in range(size)]
 
 
 class SimulatedShare(NamedTuple):
-    """A whole share of a plan: every step of every rank that was still to come.
+    """The remaining steps of all ranks of an epoch.
 
     Attributes:
         plan: The plan of an epoch.
         size: World size.
-        first: Batches of the plan trained before.
+        first: Number of batches of the plan that were trained before.
         tail: Treatment of ranks without a batch in the last step.
         ranks: The share of each rank.
-        steps: Per step, what each rank does in it.
+        steps: For each step, the steps of all ranks.
     """
 
     plan: Plan
@@ -53,7 +53,7 @@ class SimulatedShare(NamedTuple):
 
 
 def play(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fill") -> SimulatedShare:
-    """Play what is left of an epoch on all ranks of a world."""
+    """Play the rest of an epoch on all ranks."""
     ranks = share_all_ranks(plan, size, first, tail)
     coming = range(ranks[0].first_step, len(ranks[0]))
     return SimulatedShare(
@@ -73,7 +73,7 @@ def trained_batches(plan: Plan, steps: Sequence[Step]) -> list[TrainedBatch]:
 
 
 def _join_lanes(plan: Plan, steps: Sequence[Step]) -> TrainedBatch:
-    """Put the lanes of all ranks side by side again, checking weights and lane numbers."""
+    """Join the lanes of all ranks to a batch, and check weights and lane numbers."""
     spans, sizes = [], []
     lanes: list[int] = []
     for rank, step in enumerate(steps):
@@ -93,8 +93,7 @@ def _join_lanes(plan: Plan, steps: Sequence[Step]) -> TrainedBatch:
     if lanes != list(range(plan.lanes)):
         raise ConformanceError(
             f"share: the lanes of {len(steps)} ranks are {lanes}, but must be 0 to "
-            f"{plan.lanes - 1}, "
-            "each on one rank"
+            f"{plan.lanes - 1}, each on one rank"
         )
     rows = None
     if steps[0].rows is not None:
@@ -113,21 +112,21 @@ def weighted_spans(step: Step) -> NDArray[np.int64]:
 
 
 def count_step(step: Step, plan: Plan) -> tuple[int, int]:
-    """Return the scored timesteps and rows of weight > 0 of a step."""
+    """Return the number of scored timesteps and of rows of weight > 0 of a step."""
     scored = without_context(plan, step.number, step.spans, step.rows)
     spans = weighted_spans(step._replace(spans=scored))
     return int((spans[:, 2] - spans[:, 1]).sum()), int(np.count_nonzero(step.weights))
 
 
 def scored_spans(plan: Plan, number: int, batch: PlanBatch) -> NDArray[np.int64]:
-    """Return the spans of a batch without what is context, int64 (n, 3)."""
+    """Return the spans of a batch without context, int64 (n, 3)."""
     return without_context(plan, number, batch.spans, batch.rows)
 
 
 def without_context(
     plan: Plan, number: int, spans: NDArray[np.int64], rows: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Return the spans of rows of a batch without what is context, int64 (n, 3)."""
+    """Return the spans of rows of a batch without context, int64 (n, 3)."""
     lengths = spans[:, 2] - spans[:, 1]
     if not plan.carry:
         context = np.where(spans[:, 1] > 0, np.minimum(plan.overlap, lengths), 0)
@@ -146,7 +145,7 @@ def without_context(
 
 
 def row_lengths(spans: NDArray[np.int64], rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Return the timesteps of each row, int64 (r,)."""
+    """Return the number of timesteps of each row, int64 (rows,)."""
     lengths = spans[:, 2] - spans[:, 1]
     if rows is None:
         return lengths
@@ -154,12 +153,12 @@ def row_lengths(spans: NDArray[np.int64], rows: NDArray[np.int64] | None) -> NDA
 
 
 def is_batch(batch: PlanBatch, part: TrainedBatch) -> bool:
-    """Return whether what was trained is the plan's batch, row by row."""
+    """Return whether a trained batch equals that of the plan, row by row."""
     return np.array_equal(batch.spans, part.spans) and is_same_rows(batch.rows, part.rows)
 
 
 def is_same_step(step: Step, other: Step) -> bool:
-    """Return whether two steps are the same in every part."""
+    """Return whether two steps have the same batch, spans, weights, rows and lanes."""
     return (
         step.number == other.number
         and np.array_equal(step.spans, other.spans)

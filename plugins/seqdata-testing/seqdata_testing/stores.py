@@ -1,4 +1,4 @@
-"""Checks of a store: what it describes, what it reads, what it refuses, where it can be sent."""
+"""Checks of a store: its description, reads, errors, pickling, and child processes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def check_store(store: Store, sequences: Sequences, *, methods: Sequence[str] = 
 
     Args:
         store: The store.
-        sequences: Expected content: per sequence, field -> array, number, str or bytes; and
-            ``id`` -> its id, where the store has no field of that name.
-        methods: Start methods of child processes, to read there too: ``fork``, ``spawn``.
+        sequences: Expected content: per sequence, field -> array, number, str or bytes; and ``id``
+            -> its id, if the store has no field of that name.
+        methods: Start methods of child processes in which to read, too: ``fork``, ``spawn``.
 
     Raises:
-        ConformanceError: If a promise is not kept.
+        ConformanceError: If a check fails.
     """
     check_description(store, sequences)
     check_reads(store, sequences)
@@ -51,7 +51,7 @@ def check_description(store: Store, sequences: Sequences) -> None:
     """Check the number of sequences, fields, lengths of every axis, ids and fingerprint.
 
     Raises:
-        ConformanceError: If one is wrong.
+        ConformanceError: If one of these is wrong.
     """
     if len(store) != len(sequences):
         raise ConformanceError(f"store: has {len(store)} sequences, but must have {len(sequences)}")
@@ -84,17 +84,18 @@ def _check_ids(store: Store, sequences: Sequences) -> None:
     ids = get_base_keys(store, store.base_numbers(numbers))
     if not isinstance(ids, list) or len(ids) != len(store):
         raise ConformanceError(
-            f"store: `keys` gives a {type(ids).__name__} of {len(ids)}, but must give a list of "
+            f"store: `keys` returns a {type(ids).__name__} of {len(ids)}, but must return a list "
+            "of "
             f"{len(store)}"
         )
     if len(set(ids)) != len(ids) or not all(isinstance(key, str) for key in ids):
-        raise ConformanceError(f"store: `keys` gives {ids[:5]}, but must give different texts")
+        raise ConformanceError(f"store: `keys` returns {ids[:5]}, but must return distinct strings")
     if "id" in store.fields:
         return
     for number, (key, sequence) in enumerate(zip(ids, sequences, strict=True)):
         if key != sequence.get("id", key):
             raise ConformanceError(
-                f"store: `keys` gives {key!r} for sequence {number}, but must give its `id`, "
+                f"store: `keys` returns {key!r} for sequence {number}, but must return its `id`, "
                 f"{sequence['id']!r}"
             )
 
@@ -105,11 +106,11 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
     Args:
         store: The store.
         sequences: Expected content.
-        rounds: Batches of random spans per axis.
+        rounds: Number of batches of random spans per axis.
 
     Raises:
-        ConformanceError: If a value, dtype, shape or length differs from what should be there, or
-            the spans differ after a read.
+        ConformanceError: If a value, dtype, shape or length differs from the expected one, or a
+            read changes the spans.
     """
     random = np.random.default_rng(0)
     for axis, lengths in store.lengths_of.items():
@@ -130,10 +131,10 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
 
 
 def check_raw_texts(store: Store) -> None:
-    """Check that a store which gives the bytes of texts gives those of ``keys`` and ``read``.
+    """Check that ``raw_texts`` returns the strings of ``keys`` and ``read``, if the store has it.
 
     Raises:
-        ConformanceError: If it gives others, or others' bounds.
+        ConformanceError: If its bytes or offsets differ.
     """
     if not isinstance(store, SupportsRawTexts):
         return
@@ -147,14 +148,13 @@ def check_raw_texts(store: Store) -> None:
         if not (np.array_equal(values, expected[0]) and np.array_equal(offsets, expected[1])):
             label = "the ids" if name is None else f"field {name!r}"
             raise ConformanceError(
-                f"store: raw texts of {label} are others than those that are read, but must be the "
-                "same "
-                "bytes"
+                f"store: raw texts of {label} differ from those that are read, but must be the "
+                "same bytes"
             )
 
 
 def check_looks(store: Store, sequences: Sequences) -> None:
-    """Check that a store can be looked at and selected from, wrapped where it must be.
+    """Check access to a store by index, by iteration and through views.
 
     Raises:
         ConformanceError: If a sequence read by index, by iteration or through a view differs.
@@ -179,7 +179,7 @@ def check_looks(store: Store, sequences: Sequences) -> None:
                 )
     if len(found) != len(sequences) + 5:
         raise ConformanceError(
-            f"store: gives {len(found) - 5} sequences, but must {len(sequences)}"
+            f"store: iterates over {len(found) - 5} sequences, but must over {len(sequences)}"
         )
     try:
         looked[len(sequences)]
@@ -219,10 +219,10 @@ def check_refusals(store: Store) -> None:
 
 
 def check_pickling(store: Store, sequences: Sequences) -> None:
-    """Check that a store goes through pickle as the same store.
+    """Check that an unpickled store is the same store.
 
     Raises:
-        ConformanceError: If what comes back has another fingerprint or content.
+        ConformanceError: If it has another fingerprint or content.
     """
     again: Store = pickle.loads(pickle.dumps(store))
     if again.fingerprint != store.fingerprint:
@@ -235,10 +235,10 @@ def check_pickling(store: Store, sequences: Sequences) -> None:
 
 
 def check_processes(store: Store, methods: Sequence[str]) -> None:
-    """Check that child processes read what this one does.
+    """Check that child processes read the same as this process.
 
     Args:
-        store: The store; it is read here first.
+        store: The store; this process reads it first.
         methods: Start methods: ``fork``, ``spawn`` or ``forkserver``.
 
     Raises:
@@ -254,7 +254,7 @@ def check_processes(store: Store, methods: Sequence[str]) -> None:
 
 
 def digest_of(store: Store) -> str:
-    """Read all of a store, whole sequences; give a digest (32 hex digits)."""
+    """Read all sequences of a store, and return a digest of them (32 hex digits)."""
     digest = hashlib.sha256()
     for axis, lengths in store.lengths_of.items():
         spans = np.stack([np.arange(len(store)), np.zeros(len(store)), lengths], axis=1)
@@ -327,8 +327,8 @@ def _check_fill(
     column.fill(out, bounds, padding)
     if out.tobytes() != due.tobytes():
         raise ConformanceError(
-            f"{where}: `fill` with padding {padding!r} differs from pieces and padding in their "
-            "places"
+            f"{where}: `fill` with padding {padding!r} must write each piece, then padding, but "
+            "differs"
         )
 
 

@@ -1,8 +1,8 @@
-"""Waiting in tests: for events, with bounds that stretch where the machine is busy.
+"""Waiting in tests: for events, with bounds that grow with the load of the machine.
 
-A test that waits for a clock fails on a machine that also does other work. So a test waits for an
-event (``until``), which takes as long as it takes; a bound, of a program or a promise ("within 2
-s"), is in seconds of an idle machine (``patient``, ``within``).
+A test that waits for a fixed time fails on a busy machine. So a test waits for an event
+(``until``); a bound, such as "within 2 s", is in seconds of an idle machine (``patient``,
+``within``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LOADS = Path("/proc/loadavg")
 def slowness() -> float:
     """Return the current slowdown compared with an idle machine, at least 1.
 
-    That is the number of processes that want to run per processor, on average over the last minute
-    or at this moment, whichever is more.
+    This is the number of runnable processes per processor, on average over the last minute or at
+    this moment, whichever is larger.
     """
     averaged = os.getloadavg()[0]
     running = int(_LOADS.read_text().split()[3].split("/")[0]) if _LOADS.exists() else 0
@@ -32,15 +32,15 @@ def slowness() -> float:
 
 
 def patient(seconds: float = 60.0) -> float:
-    """Return a bound in seconds of an idle machine, adapted to the current load."""
+    """Convert a bound in seconds of an idle machine to seconds at the current load."""
     return seconds * slowness()
 
 
 def until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Wait until something is true; return whether it is.
+    """Wait until a condition is true; return whether it is.
 
     Args:
-        true: Returns whether it is; called repeatedly.
+        true: Returns whether the condition is true; called repeatedly.
         seconds: Longest wait, in seconds of an idle machine.
     """
     began, slowest = time.monotonic(), 1.0
@@ -54,10 +54,13 @@ def until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise a ``ConformanceError`` if the block takes longer.
+    """Raise if the block takes longer.
 
     Args:
-        seconds: Seconds of an idle machine.
+        seconds: Maximum duration, in seconds of an idle machine.
+
+    Raises:
+        ConformanceError: At the end of the block, if it took longer.
     """
     began, before = time.monotonic(), slowness()
     yield

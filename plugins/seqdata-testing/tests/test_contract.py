@@ -63,7 +63,7 @@ def test_without_a_location_the_error_says_what_to_set(tmp_path):
     class Empty(FormatContract):
         pass
 
-    with pytest.raises(ConformanceError, match="Empty: `location` must be where data lies"):
+    with pytest.raises(ConformanceError, match="Empty: `location` must be the location of data"):
         Empty().test_it_describes_itself(tmp_path)
 
 
@@ -122,7 +122,7 @@ def test_a_collator_that_leaves_a_field_out_is_found():
     class Contract(CollatorContract):
         collator = staticmethod(collate)
 
-    with pytest.raises(ConformanceError, match=r"batch 0 must have \['label'\]"):
+    with pytest.raises(ConformanceError, match=r"batch 0 must have the fields \['label'\]"):
         Contract().test_a_batch_holds_every_field()
 
 

@@ -85,7 +85,7 @@ def test_shares_of_good_plans_pass(plan, size):
             "len",
         ),
         ({"position": 3}, "the position before step 1 is 3, but must be 1 batches"),
-        ({"open": True}, "from batch 1 gives a step 3, but must raise IndexError: it lies outside"),
+        ({"open": True}, "from batch 1 returns a step 3, which does not exist, but must raise Ind"),
     ],
 )
 def test_unequal_steps_are_found(bend, told, message):
@@ -103,7 +103,7 @@ ZERO, ONE = np.zeros(1, dtype=np.float32), np.ones(1, dtype=np.float32)
         (
             FIVE,
             {"step": {0: 1}},
-            r"from batch 0 on 2 ranks give batches \[3, 2, 3\] in place 1, but must give \[1, 2, "
+            r"from batch 0 on 2 ranks are batches \[3, 2, 3\] at position 1, but must be \[1, 2, "
             r"3\]",
         ),
         (
@@ -116,7 +116,7 @@ ZERO, ONE = np.zeros(1, dtype=np.float32), np.ones(1, dtype=np.float32)
             {"replace": {2: {"spans": FIVE.spans[:1]}}},
             r"the padding row of rank 1 is \[\[0, 0, 1\]\] of batch 4, but must be row 0 of",
         ),
-        (FIVE, {"replace": {2: {"weights": ONE}}}, r"give batches \[4\] in place 5, but must give"),
+        (FIVE, {"replace": {2: {"weights": ONE}}}, r"are batches \[4\] at position 5, but must"),
         (
             FIVE,
             {"replace": {1: {"lanes": np.zeros(1)}}},
@@ -145,7 +145,7 @@ def test_weights_of_a_batch_that_differ_are_found(bend):
     two = Plan(FIVE.spans[:4], offsets=[0, 2, 4])
     bend(replace={0: {"weights": np.array([0, 1], dtype=np.float32)}})
     with pytest.raises(
-        ConformanceError, match=r"give batches \[\] in place 1, but must give \[1\]"
+        ConformanceError, match=r"are batches \[\] at position 1, but must be \[1\]"
     ):
         check_order(play(two, 2))
 
@@ -202,7 +202,7 @@ def test_ranks_that_save_different_states_are_found(bend):
 def test_worlds_that_lose_a_batch_are_found(bend):
     bend(replace={0: {"weights": ZERO}})
     message = (
-        r"worlds of \[2, 3\] ranks give 4 batches, but must give each of 5 once .* batches \[1\]"
+        r"worlds of \[2, 3\] ranks train 4 batches, but must train each of 5 once .* batches \[1\]"
     )
     with pytest.raises(ConformanceError, match=message):
         check_elastic(FIVE, [(2, 1), (3, 0)])

@@ -117,7 +117,7 @@ def test_ids_are_compared_where_they_are_given():
     given = [{"id": key, **row} for key, row in zip(STORE.keys([0, 1, 2]), SEQUENCES, strict=True)]
     check_store(STORE, given)
     given[1]["id"], given[2]["id"] = given[2]["id"], given[1]["id"]
-    with pytest.raises(ConformanceError, match="sequence 1, but must give its `id`, '2'"):
+    with pytest.raises(ConformanceError, match="sequence 1, but must return its `id`, '2'"):
         check_store(STORE, given)
     del given[1]["id"], given[2]["id"]  # one sequence may say nothing
     check_store(STORE, given)
@@ -146,13 +146,13 @@ def test_a_field_may_be_named_id():
             r"are \[4.0, 1.0, 0.0\] \(float64\), but must be those of field 'x', integers",
         ),
         ({"lengths": np.array([1])}, r"`lengths` must be `lengths_of\['time'\]`, but differ"),
-        ({"keys": ["a", "b"]}, "`keys` gives a list of 2, but must give a list of 3"),
-        ({"keys": ("a", "b", "c")}, "`keys` gives a tuple of 3, but must give a list of 3"),
+        ({"keys": ["a", "b"]}, "`keys` returns a list of 2, but must return a list of 3"),
+        ({"keys": ("a", "b", "c")}, "`keys` returns a tuple of 3, but must return a list of 3"),
         (
             {"keys": ["a", "a", "b"]},
-            r"`keys` gives \['a', 'a', 'b'\], but must give different texts",
+            r"`keys` returns \['a', 'a', 'b'\], but must return distinct strings",
         ),
-        ({"keys": [1, 2, 3]}, r"`keys` gives \[1, 2, 3\], but must give different texts"),
+        ({"keys": [1, 2, 3]}, r"`keys` returns \[1, 2, 3\], but must return distinct"),
         ({"fingerprint": "x"}, "`fingerprint` must be 32 hex digits, but is 'x'"),
     ],
 )
@@ -197,7 +197,7 @@ class Piece:
         ),
         (
             lambda c: c | {"x": Piece(c["x"], fill=0)},
-            "field 'x': `fill` with padding .* differs from pieces and padding in their places",
+            "field 'x': `fill` with padding .* must write each piece, then padding, but differs",
         ),
     ],
 )
@@ -234,10 +234,10 @@ class WrongTexts(Wrong):
 def test_wrong_raw_texts_are_found():
     check_raw_texts(WrongTexts())
     check_raw_texts(Wrong())  # has none
-    with pytest.raises(ConformanceError, match="raw texts of the ids are others than those that"):
+    with pytest.raises(ConformanceError, match="raw texts of the ids differ from those that"):
         check_raw_texts(WrongTexts({None: np.zeros(3, np.uint8)}))
     for told in ({"name": np.zeros(3, np.uint8)}, {"offsets": np.array([0, 1, 2, 4])}):
-        with pytest.raises(ConformanceError, match=r"raw texts of .* are others than those that"):
+        with pytest.raises(ConformanceError, match=r"raw texts of .* differ from those that"):
             check_raw_texts(WrongTexts(told))
     check_store(WrongTexts(), SEQUENCES)
 
@@ -247,7 +247,7 @@ def test_wrong_raw_texts_are_found():
     [
         ("__getitem__", lambda self, number: ROWS[0], r"store: store\[1\]\['x'\] is array"),
         ("__getitem__", lambda self, number: ROWS[number % 2], r"store\[2\] must raise an IndexE"),
-        ("__iter__", lambda self: iter(ROWS[:1]), "gives 1 sequences, but must 2"),
+        ("__iter__", lambda self: iter(ROWS[:1]), "iterates over 1 sequences, but must over 2"),
         ("take", lambda self, numbers: self, r"store: store\[1\]\['x'\] is array"),
     ],
 )

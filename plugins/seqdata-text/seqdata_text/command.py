@@ -36,12 +36,12 @@ Examples:
     type=click.Choice(["file", "line"]),
     default="file",
     show_default=True,
-    help="A document of plain text.",
+    help="Unit of a document in plain text.",
 )
 @click.option("--format", "kind", help="text, jsonl, parquet, arrow [default: by suffixes].")
-@click.option("--eos", is_flag=True, help="End documents with the tokenizer's own token.")
+@click.option("--eos", is_flag=True, help="End documents with its end-of-sequence token.")
 @click.option("--eos-token", metavar="TOKEN", help="End documents with this token.")
-@click.option("--bos", is_flag=True, help="Begin documents with the tokenizer's own token.")
+@click.option("--bos", is_flag=True, help="Begin documents with its beginning-of-sequence token.")
 @click.option("--bos-token", metavar="TOKEN", help="Begin documents with this token.")
 @click.option(
     "--num-workers",

@@ -1,4 +1,4 @@
-"""The files of a corpus, and its parts: pieces of files, the same whatever reads them.
+"""The files of a corpus, and their division into parts, which are lists of pieces of files.
 
 A part is the unit that one process tokenizes at a time. Where parts begin depends on the files
 alone, so that tokens do not depend on the number of processes.
@@ -29,7 +29,7 @@ from seqdata.backends.files import (
     warn_left_out,
 )
 from seqdata.errors import ConfigError, DataError, must_be
-from seqdata_text.tables import count_batches
+from seqdata_text.tables import iter_batch_sizes
 
 KINDS = {
     "text": (".txt", ".text"),
@@ -42,7 +42,7 @@ _COMPRESSED_KINDS = ("text", "jsonl")
 _OTHER_COMPRESSIONS = (".lz4", ".z", ".br", ".lzma", ".zip", ".7z")
 _EXPANSION = 4  # of compressed text, about, for the size of parts
 PART_BYTES = 32 << 20
-"""Bytes of a part of a small corpus; a large one has at most ``_MOST_PARTS`` parts."""
+"""Size of a part in bytes; larger if the corpus would have more than ``_MOST_PARTS`` parts."""
 _MOST_PARTS = 2048
 _THREADS = 4
 _READ_BYTES = 1 << 20
@@ -53,10 +53,12 @@ class Piece(NamedTuple):
 
     Attributes:
         name: The path of the file below the root.
-        start: The first byte, decompressed; of a table the first row group or record batch.
+        start: Position of the first byte in the decompressed file; for a table, index of the first
+            row group or record batch.
         stop: One past the last.
-        first: Number of the first line, from 1; of a table of the first row, from 0.
-        size: Bytes.
+        first: Number of the first line, counted from 1; for a table, index of the first row, from
+            0.
+        size: Size in bytes.
     """
 
     name: str
@@ -67,9 +69,13 @@ class Piece(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """A file by its name, size in bytes and time of modification in nanoseconds.
+    """State of a file; a file whose state is equal is taken for unchanged.
 
-    Of a file behind a URL the time is a number that its version has.
+    Attributes:
+        name: The path of the file below the root.
+        size: Size in bytes.
+        time: Modification time in nanoseconds; for a file behind a URL, a number derived from its
+            version.
     """
 
     name: str
@@ -85,7 +91,7 @@ class Corpus:
         root: The folder that names count from.
         kind: ``text``, ``jsonl``, ``parquet`` or ``arrow``.
         names: Paths of the files below the root, in natural order.
-        copies: Copies of files behind a URL; None: they are on this machine.
+        copies: Local copies of the files behind a URL; None: the corpus is local.
     """
 
     root: Path
@@ -95,18 +101,18 @@ class Corpus:
 
     @property
     def folder(self) -> Path:
-        """The folder next to whose files others may be written."""
+        """The folder below which tokens may be stored: of the corpus, or of its local copies."""
         return self.root if self.copies is None else self.copies.folder
 
     def explain(self) -> AbstractContextManager[None]:
-        """Name URLs in place of copies in errors."""
+        """Return a context manager; errors raised within it name URLs in place of local copies."""
         return nullcontext() if self.copies is None else self.copies.explain()
 
     def stat(self) -> list[FileState]:
         """Return the state of each file.
 
         Raises:
-            DataError: If one is gone.
+            DataError: If a file is missing or cannot be accessed.
         """
         states = []
         for name in self.names:
@@ -125,12 +131,12 @@ def find_corpus(location: str, kind: str | None, remote: Any = None) -> Corpus:
     """Return the files of a corpus: a file, a folder, a glob, or several of these.
 
     Args:
-        location: Paths of this machine; or URLs, whose files are fetched.
-        kind: The kind of all files, whatever their suffixes; None: by their suffixes.
-        remote: How URLs are read.
+        location: Local paths; or URLs, whose files are downloaded.
+        kind: The kind of every file; None: the kind that their suffixes name.
+        remote: Access to URLs, as in ``open_store``.
 
     Raises:
-        ConfigError: If there are none, or they are of several kinds or splits.
+        ConfigError: If there are no files, or they are of several kinds or splits.
         DataError: If files of a saved dataset are missing.
         SeqDataError: If files cannot be fetched.
     """
@@ -146,7 +152,7 @@ def find_corpus(location: str, kind: str | None, remote: Any = None) -> Corpus:
 
 
 def _find_local(location: str, kind: str | None) -> tuple[Corpus, Any]:
-    """Return the files of a corpus on this machine, and what was found besides."""
+    """Return the files of a local corpus, and the ``FoundFiles`` that they were chosen from."""
     suffixes = tuple(ending for each in KINDS.values() for ending in each)
     found = find_files(location, lambda name: kind is not None or _find_kind(name) is not None)
     refuse_repeated(f"corpus {location!r}", found.names)
@@ -165,7 +171,8 @@ def _find_local(location: str, kind: str | None) -> tuple[Corpus, Any]:
     if kind is None:
         ending = Path(found.names[0]).suffix or "none"
         raise ConfigError(
-            f"corpus {location!r}: must have a suffix of {', '.join(suffixes)}, but has {ending}. "
+            f"corpus {location!r}: must have one of the suffixes {', '.join(suffixes)}, but has "
+            f"{ending}. "
             "Pass `format`: text, jsonl, parquet or arrow"
         )
     if kind in ("parquet", "arrow") and kinds:
@@ -192,8 +199,8 @@ def _refuse_compressed(location: str, names: Sequence[str]) -> None:
         plain, ending = os.path.splitext(name.lower())
         if ending in _OTHER_COMPRESSIONS and plain.endswith(suffixes):
             raise ConfigError(
-                f"corpus {location!r}: must be compressed as .gz, .bz2, .xz or .zst, if at all, but"
-                f" {name!r} is as {ending}. Compress it again, or decompress it"
+                f"corpus {location!r}: must be uncompressed or compressed as .gz, .bz2, .xz or "
+                f".zst, but {name!r} is compressed as {ending}. Decompress it, or use one of these"
             )
         if find_compression(name) and plain.endswith(KINDS["parquet"] + KINDS["arrow"]):
             raise ConfigError(
@@ -211,7 +218,7 @@ def choose_part_bytes(states: Sequence[FileState], part_bytes: int = PART_BYTES)
 def split_corpus(
     corpus: Corpus, document: str, text: str, part_bytes: int
 ) -> tuple[list[tuple[Piece, ...]], list[str]]:
-    """Return the parts of a corpus, and the digest of each file; reads all of it once.
+    """Read a corpus once, and return its parts and the SHA-256 of each file.
 
     Args:
         corpus: The files.
@@ -245,7 +252,7 @@ _Split = Callable[[Path, str, str, int], Iterator[Piece]]
 def _split_file(
     root: Path, split: _Split, text: str, part_bytes: int, name: str
 ) -> tuple[list[Piece], str]:
-    """Return the pieces of a file, and its digest."""
+    """Return the pieces of a file, and its SHA-256."""
     try:
         pieces = list(split(root, name, text, part_bytes))
         with (root / name).open("rb") as file:
@@ -278,7 +285,7 @@ def _split_nothing(root: Path, name: str, text: str, part_bytes: int) -> Iterato
 def _split_table(kind: str, root: Path, name: str, text: str, part_bytes: int) -> Iterator[Piece]:
     start = row = size = rows = 0
     stop = -1
-    for stop, (count, bytes_) in enumerate(count_batches(root, name, kind, text)):
+    for stop, (count, bytes_) in enumerate(iter_batch_sizes(root, name, kind, text)):
         rows, size = rows + count, size + bytes_
         if size >= part_bytes:
             yield Piece(name, start, stop + 1, row, size)

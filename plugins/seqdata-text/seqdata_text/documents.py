@@ -14,7 +14,7 @@ from seqdata.backends import DataLocation, make_unknown_name_error
 from seqdata.backends.files import find_compression, open_decompressed
 from seqdata.errors import DataError, DecodeError
 from seqdata_text.corpus import Piece
-from seqdata_text.tables import check_texts, read_columns
+from seqdata_text.tables import as_strings, read_columns
 
 _SKIP_BYTES = 1 << 20
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -30,7 +30,7 @@ class Document(NamedTuple):
     Attributes:
         id: Its id.
         text: Its text.
-        values: The values of further columns, a number or string each.
+        values: The values of further columns, numbers or strings.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Location of a document in a row, or in a file of plain text.
+    """Columns of a document in a row or JSON line, and its unit in plain text.
 
     Attributes:
         text: Column of the text.
@@ -68,7 +68,7 @@ def read_documents(
 
     Raises:
         ConfigError: If a column does not exist.
-        DataError: If a file is damaged; it names file, and line or row.
+        DataError: If a file is damaged; the message names the file and the line or row.
     """
     for piece in pieces:
         yield from _READERS[kind](root, kind, piece, columns)
@@ -112,7 +112,7 @@ class _Stream:
         self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the decompressed bytes of a span; from the beginning again if it lies before."""
+        """Return the decompressed bytes of a span; going back decompresses from the beginning."""
         with self._lock:
             try:
                 return self._read(start, stop)
@@ -149,7 +149,7 @@ def _has_more(file: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _share_stream(path: str, size: int, time: int) -> _Stream:
-    """Return the stream of a file of this size and time, the same to the next piece of it."""
+    """Return the stream of a file, cached for its next piece while size and time are the same."""
     del size, time
     return _Stream(path)
 
@@ -166,7 +166,7 @@ def _decode(root: Path, piece: Piece, content: bytes, line: int | None = None) -
         hint = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "ISO-8859-1"
         raise _locate(root, piece).make_error(
             DecodeError,
-            f"must be text in UTF-8, but {where} is not. Convert it, for example by `iconv -f "
+            f"must be UTF-8 text, but {where} is not valid. Convert it, for example by `iconv -f "
             f"{hint} -t UTF-8`",
         ) from error
 
@@ -201,13 +201,13 @@ def _read_jsonl(root: Path, kind: str, piece: Piece, columns: Columns) -> Iterat
         except (ValueError, RecursionError) as error:
             raise _locate(root, piece).make_error(
                 DecodeError,
-                f"line {line} must be a JSON object, but is not valid ({error}). Write an object "
-                "per line",
+                f"line {line} must be a JSON object, but is not valid JSON ({error}). Write one "
+                "object per line",
             ) from error
         if not isinstance(row, dict):
             raise _locate(root, piece).make_error(
                 DecodeError,
-                f"line {line} must be a JSON object, but is {_JSON_KINDS[type(row)]}. Write an "
+                f"line {line} must be a JSON object, but is {_JSON_KINDS[type(row)]}. Write one "
                 "object per line",
             )
         for name in names:
@@ -228,7 +228,7 @@ def _as_text(root: Path, piece: Piece, line: int, column: str, value: Any) -> st
         raise _locate(root, piece).make_error(
             DecodeError,
             f"line {line} must have a string in {column!r}, but has {_JSON_KINDS[type(value)]}. "
-            "Name the column of text by `text`, or leave such lines out",
+            "Pass the name of the text column as `text`, or remove such lines",
             field=column,
         )
     if not value.isascii():
@@ -250,7 +250,8 @@ def _as_id(root: Path, piece: Piece, row: int, column: str, value: Any) -> str:
     raise _locate(root, piece).make_error(
         DecodeError,
         f"line or row {row} must have a string or an integer in {column!r}, but has "
-        f"{_JSON_KINDS.get(type(value), type(value).__name__)}. Name the column of ids by `id`",
+        f"{_JSON_KINDS.get(type(value), type(value).__name__)}. Pass the name of the id column as "
+        "`id`",
         field=column,
     )
 
@@ -270,7 +271,7 @@ def _read_table(root: Path, kind: str, piece: Piece, columns: Columns) -> Iterat
     row = piece.first
     names = [columns.text, *columns.fields, *filter(None, [columns.id])]
     for found in read_columns(root, piece.name, kind, names, piece.start, piece.stop):
-        texts = check_texts(root, piece.name, columns.text, found[0], row)
+        texts = as_strings(root, piece.name, columns.text, found[0], row)
         fields = [values.to_pylist() for values in found[1 : len(columns.fields) + 1]]
         ids = None if columns.id is None else found[-1].to_pylist()
         for at, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""The libraries of tokenizers, each behind the same few members; imported where one is used."""
+"""Adapters of tokenizer libraries to one interface; a library is imported when it is used."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Model(Protocol):
 
     Attributes:
         size: The largest id plus one.
-        eos: Ids of tokens of a usual name for the end of a text.
-        bos: The same for its beginning.
+        eos: Ids of the tokens that may be the end-of-sequence token, by their names.
+        bos: Ids of the tokens that may be the beginning-of-sequence token.
     """
 
     size: int
@@ -51,7 +51,7 @@ class Model(Protocol):
 
 
 class HuggingFaceModel:
-    """A ``tokenizer.json``. Truncation, padding and its own template are not applied."""
+    """Tokenizer of a ``tokenizer.json``; its truncation, padding and template are not applied."""
 
     def __init__(self, content: bytes, name: str) -> None:
         tokenizers = _import("tokenizers", name)
@@ -87,7 +87,7 @@ class HuggingFaceModel:
 
 
 class SentencePieceModel:
-    """A ``.model`` of sentencepiece."""
+    """Tokenizer of a ``.model`` file of sentencepiece."""
 
     def __init__(self, content: bytes, name: str) -> None:
         sentencepiece = _import("sentencepiece", name)
@@ -120,7 +120,7 @@ class SentencePieceModel:
 
 
 class TiktokenModel:
-    """An encoding of tiktoken, as JSON. Special tokens in texts are ordinary text."""
+    """Encoding of tiktoken, read from JSON; a special token in a text is encoded as plain text."""
 
     def __init__(self, content: bytes, name: str) -> None:
         tiktoken = _import("tiktoken", name)
@@ -153,7 +153,7 @@ class TiktokenModel:
         return str(self._encoding.decode([id_ for id_ in ids if id_ not in special]))
 
     def find(self, token: str) -> int | None:
-        """Return the id of a special token, or of a token of these bytes; None if none is."""
+        """Return the id of a special or an ordinary token; None if there is none."""
         if token in self._special:
             return self._special[token]
         try:
@@ -167,7 +167,7 @@ class TiktokenModel:
 
 
 class BytesModel:
-    """The bytes of UTF-8: ids 0 to 255; 256 ends a text, 257 begins one."""
+    """Tokenizer of UTF-8 bytes, with ids 0 to 255; 256 is the end token, 257 the start token."""
 
     def __init__(self, content: bytes, name: str) -> None:
         del content, name
@@ -181,7 +181,7 @@ class BytesModel:
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int64) for text in texts]
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ids; bytes that are cut off become U+FFFD."""
+        """Return the text of ids; incomplete characters become U+FFFD."""
         return bytes(id_ for id_ in ids if id_ < _BYTES).decode(errors="replace")
 
     def find(self, token: str) -> int | None:
@@ -194,7 +194,7 @@ class BytesModel:
 
 
 class CharsModel:
-    """Characters in the order of their code points; then the end of a text, and its beginning."""
+    """Tokenizer of characters in the order of code points; the last ids are end and start token."""
 
     def __init__(self, content: bytes, name: str) -> None:
         try:
@@ -217,7 +217,7 @@ class CharsModel:
         """Return the ids of each text.
 
         Raises:
-            ValueError: If it does not know a character.
+            ValueError: If a text has a character that the tokenizer does not have.
         """
         del threads
         pieces = []
@@ -226,8 +226,8 @@ class CharsModel:
             if ids.size and ids.min() < 0:
                 unknown = text[int(np.flatnonzero(ids < 0)[0])]
                 raise ValueError(
-                    f"must have characters of {self._name}, but has {unknown!r} "
-                    f"(U+{ord(unknown):04X}). Make the tokenizer of a corpus that has all of them"
+                    f"must only have characters of {self._name}, but has {unknown!r} "
+                    f"(U+{ord(unknown):04X}). Make the tokenizer from a corpus with all characters"
                 )
             pieces.append(ids)
         return pieces
@@ -238,7 +238,7 @@ class CharsModel:
         return "".join(self._characters[id_] for id_ in ids if id_ < count)
 
     def find(self, token: str) -> int | None:
-        """Return the id of a character; None if it does not know it."""
+        """Return the id of a character; None if the tokenizer does not have it."""
         if len(token) != 1 or self._ids[ord(token)] < 0:
             return None
         return int(self._ids[ord(token)])
@@ -255,14 +255,14 @@ MODELS: Mapping[str, Callable[[bytes, str], Model]] = {
     "bytes": BytesModel,
     "chars": CharsModel,
 }
-"""Kind -> class, which is made of the content and a name for messages."""
+"""Kind -> class, which is called with the content and a name for messages."""
 
 
 def dump_object(source: Any) -> tuple[str, bytes]:
     """Return kind and content of a tokenizer object of a library.
 
     Raises:
-        ConfigError: If it is not known.
+        ConfigError: If the object is not a tokenizer of a supported library.
     """
     source = getattr(source, "backend_tokenizer", source)  # of transformers
     library = type(source).__module__.partition(".")[0]
@@ -293,7 +293,8 @@ def find_encoding(name: str) -> bytes | None:
     except Exception as error:  # of the library that fetches what is not in the cache
         raise ConfigError(
             f"tokenizer {name!r}: its files must be on this machine, in the folder that "
-            f"TIKTOKEN_CACHE_DIR names, but cannot be had ({type(error).__name__}). Copy them there"
+            f"TIKTOKEN_CACHE_DIR names, but cannot be loaded ({type(error).__name__}). Copy them "
+            "there"
         ) from error
 
 
@@ -311,7 +312,7 @@ def _dump_encoding(encoding: Any) -> bytes:
 
 
 def _import(library: str, name: str) -> Any:
-    """Return a library.
+    """Import a library and return it.
 
     Raises:
         ConfigError: If it is not installed.

@@ -22,7 +22,7 @@ _LOCK = ".seqdata-text.lock"
 
 
 class Processes(ProcessPoolExecutor):
-    """Worker processes, which need nothing of the user's script, and end with their parent.
+    """Worker processes that do not import the user's script, and end when their parent ends.
 
     Args:
         count: Number of processes.
@@ -59,7 +59,7 @@ def _end_with(sentinel: int) -> None:
 
 
 def choose_workers(num_workers: int | None, parts: int) -> int:
-    """Return the number of processes; 0 is this process.
+    """Return the number of worker processes; 0: the work is done in this process.
 
     Args:
         num_workers: The number asked for; None: one for each processor.
@@ -77,10 +77,11 @@ def count_processors() -> int:
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Make a folder, and hold its lock, which the system frees with its process; wait for it.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Create a folder, and hold an exclusive lock on it within the block; wait until it is free.
 
-    Where a file system has no locks the writer of the store refuses a second one.
+    The operating system releases the lock if the process dies. On a file system without locks
+    nothing is held; the writer of the store then refuses a folder that another writer uses.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -1,7 +1,7 @@
 """The record of tokens: which tokenizer, options and files made them, next to their store.
 
-It is written once the store is complete. A second one says what a writer is at work on, so that one
-that was stopped is continued only for the same tokenizer and corpus.
+It is written when the store is complete. A second record describes the tokens that are being
+written, so that an interrupted run is continued only for the same tokenizer and corpus.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Record:
     """Record of how the tokens of a folder were made.
 
     Attributes:
-        tokenizer: Its kind, name, digest, special tokens, and the file of its copy.
+        tokenizer: Kind, name, digest and special tokens of the tokenizer, and the file of its copy.
         options: The options that tokens depend on.
         states: Name, size and time of each file of the corpus.
         digests: The SHA-256 of each file.
-        fingerprint: That of the store; empty while it is written.
-        version: Version of this package's way to make tokens.
+        fingerprint: Fingerprint of the store; empty while it is written.
+        version: Version of tokenization in this package; tokens of another version are not reused.
     """
 
     tokenizer: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Record:
     version: int = _VERSION
 
     def is_same(self, other: Record) -> bool:
-        """Return whether the tokens are the same, whatever the times of files."""
+        """Return whether another record is of the same tokens; times of files are ignored."""
         return not self.describe_changes(other)
 
     def describe_changes(self, other: Record) -> str:
@@ -57,7 +57,7 @@ class Record:
             if self.options.get(name) != value
         ]
         if self.version != other.version:
-            changes.append("the version of seqdata-text makes other tokens")
+            changes.append("this version of seqdata-text makes different tokens")
         before = dict(zip((state.name for state in self.states), self.digests, strict=True))
         after = dict(zip((state.name for state in other.states), other.digests, strict=True))
         both = before.keys() & after.keys()
@@ -73,7 +73,7 @@ class Record:
         return ", ".join(changes)
 
     def load_tokenizer(self, folder: Path) -> Tokenizer:
-        """Return the tokenizer, from its copy; its special tokens are those that were used.
+        """Return the tokenizer from its copy, with the special tokens that were used.
 
         Raises:
             ConfigError: If the copy was changed.
@@ -113,13 +113,13 @@ def read_record(folder: Path, name: str = RECORD) -> Record | None:
 
 
 def write_record(folder: Path, record: Record, name: str = RECORD) -> None:
-    """Write a record, as a whole or not at all."""
+    """Write a record atomically."""
     content = json.dumps({"format": _FORMAT, **asdict(record)}, indent=1).encode()
     write_file(folder / name, content)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, as a whole or not at all."""
+    """Write a file atomically."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     with hidden.open("wb") as file:
         file.write(content)

@@ -13,8 +13,8 @@ from seqdata.errors import CorruptShardError, DecodeError
 _ROWS = 1024
 
 
-def count_batches(root: Path, name: str, kind: str, text: str) -> Iterator[tuple[int, int]]:
-    """Yield rows, and bytes of the column of text, of each row group or record batch of a file.
+def iter_batch_sizes(root: Path, name: str, kind: str, text: str) -> Iterator[tuple[int, int]]:
+    """Yield number of rows and bytes of text of each row group or record batch of a file.
 
     Args:
         root: The folder of the corpus.
@@ -23,7 +23,7 @@ def count_batches(root: Path, name: str, kind: str, text: str) -> Iterator[tuple
         text: The column of text.
 
     Raises:
-        CorruptShardError: If it is not of this kind.
+        CorruptShardError: If the file is not a valid file of this kind.
         ConfigError: If it has no such column.
     """
     with _open(root, name, kind) as table:
@@ -45,7 +45,7 @@ def count_batches(root: Path, name: str, kind: str, text: str) -> Iterator[tuple
 def read_columns(
     root: Path, name: str, kind: str, columns: Sequence[str], start: int, stop: int
 ) -> Iterator[list[Any]]:
-    """Yield the columns of some rows of a file, as Arrow arrays.
+    """Yield columns of some row groups or record batches, as lists of Arrow arrays.
 
     Args:
         root: The folder of the corpus.
@@ -56,7 +56,7 @@ def read_columns(
         stop: One past the last.
 
     Raises:
-        CorruptShardError: If it is damaged.
+        CorruptShardError: If the file is damaged.
         ConfigError: If it has no such column.
     """
     with _open(root, name, kind) as table:
@@ -74,7 +74,7 @@ def read_columns(
                 yield [rows.column(place) for place in places]
 
 
-def check_texts(root: Path, name: str, column: str, values: Any, first: int) -> list[str]:
+def as_strings(root: Path, name: str, column: str, values: Any, first: int) -> list[str]:
     """Return a column of text as strings.
 
     Args:
@@ -82,10 +82,10 @@ def check_texts(root: Path, name: str, column: str, values: Any, first: int) -> 
         name: Path of the file below it.
         column: Name of the column.
         values: The values, an Arrow array.
-        first: Number of the first row.
+        first: Index of the first row, for messages.
 
     Raises:
-        DecodeError: If it is not text, or a value is missing.
+        DecodeError: If the column is not of strings or not UTF-8, or a value is missing.
     """
     import pyarrow as pa
 
@@ -93,14 +93,16 @@ def check_texts(root: Path, name: str, column: str, values: Any, first: int) -> 
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if not is_text and not pa.types.is_string_view(kind):
         raise DataLocation(dataset=str(root), file=name, field=column).make_error(
-            DecodeError, f"must be text, but is {kind}. Name the column of text by `text`"
+            DecodeError,
+            f"must be a column of strings, but is {kind}. Pass the name of the text column as "
+            "`text`",
         )
     if values.null_count:
         row = first + int(values.is_null().index(True).as_py())
         raise DataLocation(dataset=str(root), file=name, field=column).make_error(
             DecodeError,
-            f"must have a string in every row, but row {row} has none. Leave such rows out, or "
-            "fill them",
+            f"must have a string in every row, but row {row} has none. Remove such rows, or fill "
+            "them",
         )
     try:
         texts: list[str] = values.to_pylist()
@@ -122,7 +124,11 @@ def _find_columns(root: Path, name: str, schema: Any, columns: Sequence[str]) ->
 
 @contextmanager
 def _open(root: Path, name: str, kind: str) -> Iterator[Any]:
-    """Yield a ``ParquetFile``, or a reader of Arrow's file or stream."""
+    """Yield a ``ParquetFile`` or an Arrow reader, which is valid within the block.
+
+    Raises:
+        CorruptShardError: If the file is damaged.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 

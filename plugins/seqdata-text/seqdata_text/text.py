@@ -28,7 +28,7 @@ from seqdata_text.corpus import (
     split_corpus,
 )
 from seqdata_text.documents import Columns, Document, read_documents
-from seqdata_text.processes import Processes, choose_workers, count_processors, hold
+from seqdata_text.processes import Processes, choose_workers, count_processors, lock_folder
 from seqdata_text.record import (
     PENDING,
     RECORD,
@@ -123,13 +123,13 @@ class Text:
         verify: str | None = None,
         remote: Any = None,
     ) -> SequenceStore:
-        """Return the store of a corpus's tokens, which are made where they are missing.
+        """Open a tokenized corpus as a store; tokenize it first if its tokens are not stored yet.
 
         Args:
-            location: A file, a folder with all below it, or a glob; also URLs of these, whose
-                files are fetched.
+            location: A file, a folder (with subfolders) or a glob; or a URL of these, whose files
+                are downloaded.
             verify: As in ``open_store``.
-            remote: How URLs are read.
+            remote: Access to URLs, as in ``open_store``.
 
         Raises:
             ConfigError: If there is no such corpus, or an argument does not fit it.
@@ -145,7 +145,7 @@ class Text:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids; for ``"chars"``, ``load_tokenizer(store)`` has it."""
+        """Number of token ids; for ``"chars"``, see ``load_tokenizer(store).vocab_size``."""
         return load_tokenizer(self.tokenizer).vocab_size
 
     @property
@@ -247,7 +247,7 @@ def tokenize(  # noqa: PLR0913
         document=document, format=format, eos=eos, bos=bos, num_workers=num_workers,
     )  # fmt: skip
     if "://" in os.fspath(location).removeprefix("file://"):
-        remedy = "Write it here, then `write_store(url, tokens)`"
+        remedy = "Tokenize into a local folder, then call `write_store(url, store)`"
         needed = "a folder on this machine"
         raise ConfigError(must_be("tokenize: `location`", needed, "a URL", remedy))
     folder = Path(os.path.abspath(os.path.expanduser(os.fspath(location))))
@@ -259,7 +259,7 @@ def tokenize(  # noqa: PLR0913
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """The documents of a part, tokenized when it is called; goes through pickle.
+    """Documents of a part, which are tokenized by a call; can be pickled.
 
     Attributes:
         root: The folder of the corpus.
@@ -268,7 +268,7 @@ class _Part:
         columns: Columns of the documents.
         tokenizer: The arguments of ``load_saved``.
         eos: Id of the last token of a document; None: no such token.
-        bos: Id of the first token.
+        bos: Id of the first token; None: no such token.
         dtype: Dtype of tokens.
         threads: Number of threads that encode; 1 in worker processes.
     """
@@ -296,7 +296,7 @@ class _Part:
     def _encode(
         self, tokenizer: Tokenizer, batch: list[Document]
     ) -> tuple[NDArray[Any], list[int]]:
-        """Return the tokens of documents, with their special ones, and where each begins."""
+        """Return the concatenated tokens of documents, with special tokens, and their offsets."""
         texts = [document.text for document in batch]
         try:
             found, lengths = tokenizer.encode(texts, threads=self.threads)
@@ -332,7 +332,7 @@ class _Part:
 
 
 def _iter_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Yield documents in lists of about the same size, so that encoding is done at once."""
+    """Yield documents in lists of about the same size, each of which is encoded by one call."""
     batch: list[Document] = []
     size = 0
     for document in documents:
@@ -347,14 +347,15 @@ def _iter_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 @dataclass(frozen=True)
 class _Build:
-    """Makes the tokens of a corpus in a folder, unless they exist.
+    """Tokenization of a corpus into a folder.
 
     Attributes:
         settings: The options.
         corpus: The files.
         folder: The folder of the tokens.
-        is_cache: Whether other tokens are replaced with a warning; else they are an error.
-        overwrite: Whether they are replaced without one.
+        is_cache: Whether tokens of another corpus or tokenizer are replaced with a warning; else
+            they raise an error.
+        overwrite: Whether such tokens are replaced without a warning.
         progress: As in ``write_store``.
     """
 
@@ -366,7 +367,7 @@ class _Build:
     progress: Progress = None
 
     def run(self) -> None:
-        """Make the tokens, or find them.
+        """Tokenize the corpus, unless the folder has its tokens.
 
         Raises:
             ConfigError: If the folder holds other tokens.
@@ -376,12 +377,12 @@ class _Build:
             states = self.corpus.stat()
             if self._is_made(states):
                 return
-            with hold(self.folder):
+            with lock_folder(self.folder):
                 if not self._is_made(states):  # another process has just made them
                     self._make(states)
 
     def _is_made(self, states: list[FileState]) -> bool:
-        """Return whether the tokens of these files are there, by their sizes and times."""
+        """Return whether the folder has the tokens of these files, by their sizes and times."""
         record = read_record(self.folder)
         if record is None or record.options != self.settings.options or record.states != states:
             return False
@@ -395,7 +396,7 @@ class _Build:
         return "" if self.settings.tokenizer == _CHARS else self.settings._load().digest
 
     def _has_store(self, record: Record) -> bool:
-        """Return whether the store that a record is of is in the folder."""
+        """Return whether the folder has the store that a record describes."""
         if not (self.folder / _MANIFEST).exists():
             return False
         return open_store(self.folder).fingerprint == record.fingerprint
@@ -405,18 +406,22 @@ class _Build:
         settings = self.settings
         parts, digests = split_corpus(self.corpus, settings.document, settings.text, part_bytes)
         if not parts:
-            remedy = "Check the path"
-            where = f"corpus {str(self.corpus.root)!r}"
-            raise ConfigError(must_be(where, "at least one document", "empty", remedy))
+            raise ConfigError(
+                f"corpus {str(self.corpus.root)!r}: must have at least one document, but is empty. "
+                "Check the path"
+            )
         tokenizer = self._load_tokenizer(parts)
         wanted = self._describe(tokenizer, states, digests)
         is_there = (self.folder / _MANIFEST).exists()
-        if is_there and self._keep(wanted):
+        if is_there and self._reuse(wanted):
             return
         pending = read_record(self.folder, PENDING)
         resume = pending is not None and pending.is_same(wanted)
         if pending is not None and not resume:
-            _warn(f"{self.folder}: begins again: {pending.describe_changes(wanted)}")
+            _warn(
+                f"{self.folder}: an interrupted run is started again: "
+                f"{pending.describe_changes(wanted)}"
+            )
         write_file(self.folder / wanted.tokenizer["file"], tokenizer.content)
         write_record(self.folder, wanted, PENDING)
         count = choose_workers(settings.num_workers, len(parts))
@@ -450,8 +455,8 @@ class _Build:
         )
         tokenizer = make_chars(texts)
         _warn(
-            f"{self.corpus.root}: 'chars' has the {tokenizer.vocab_size - 2} characters of this "
-            "corpus, and other ids for another one. For a second corpus name the file of them: "
+            f"{self.corpus.root}: 'chars' numbers the {tokenizer.vocab_size - 2} characters of "
+            "this corpus; the ids of another corpus will differ. To use the same ids there, pass "
             f"tokenizer={str(self.folder / name_copy(tokenizer))!r}"
         )
         return tokenizer
@@ -474,18 +479,18 @@ class _Build:
         }  # fmt: skip
         return Record(tokenizer=about, options=settings.options, states=states, digests=digests)
 
-    def _keep(self, wanted: Record) -> bool:
-        """Return whether the store in the folder has the wanted tokens; else it is replaced.
+    def _reuse(self, wanted: Record) -> bool:
+        """Return whether the store in the folder has the wanted tokens; if so, update its record.
 
         Raises:
-            ConfigError: If it has others, and they may not be replaced.
+            ConfigError: If it has other tokens, which may not be replaced.
         """
         record = read_record(self.folder)
         if record is not None and record.is_same(wanted) and self._has_store(record):
             write_record(self.folder, replace(wanted, fingerprint=record.fingerprint))
             return True
         if record is None:
-            changes = "no record says of which corpus it is"
+            changes = "they have no record of their corpus"
         else:
             changes = record.describe_changes(wanted) or "its store was replaced"
         if not self.is_cache and not self.overwrite:
@@ -518,7 +523,11 @@ class _Build:
         ]  # fmt: skip
 
     def _finish(self, record: Record, states: list[FileState]) -> None:
-        """Write the record, if the corpus is still what was read."""
+        """Write the record, unless the corpus has changed.
+
+        Raises:
+            DataError: If it has changed; the tokens are removed.
+        """
         if self.corpus.stat() != states:
             for name in (_MANIFEST, PENDING, "part-*", "lengths-*"):
                 for path in self.folder.glob(name):

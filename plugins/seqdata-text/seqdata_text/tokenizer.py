@@ -1,7 +1,7 @@
-"""Tokenizers by file, folder, name or object, behind one interface: texts -> flat token ids.
+"""Loading of tokenizers from a file, folder, name or object, behind one interface.
 
-A tokenizer is its kind and its content, which can be written to a file: tokens in a store name the
-tokenizer that made them by the digest of both, and keep a copy of it.
+A tokenizer consists of its kind and its content, which can be written to a file. A store of tokens
+has the digest of both and a copy of the tokenizer that made them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seqdata.errors import ConfigError, must_be
 from seqdata_text.models import MODELS, Model, dump_object, find_encoding
 
 FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-"""Names of the files of a tokenizer in a folder, the first that is there."""
+"""File names of a tokenizer in a folder; the first that exists is loaded."""
 _CONFIG = "tokenizer_config.json"
 _NAMES = ("bytes", "chars")
 
@@ -55,7 +55,7 @@ class Tokenizer:
     bos: str | int = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: each process loads the model of its own."""
+        """Return the fields without the model, which each process loads again."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
@@ -176,7 +176,7 @@ class Tokenizer:
 
 
 def load_tokenizer(source: Any) -> Tokenizer:
-    """Return a tokenizer.
+    """Load a tokenizer.
 
     Args:
         source: A file (``tokenizer.json`` of the library tokenizers, or ``.model`` of
@@ -203,7 +203,7 @@ def load_tokenizer(source: Any) -> Tokenizer:
 
 
 def _find_folder(source: Any) -> str | None:
-    """Return the folder of a store of tokens, below any views and cuts; None if there is none."""
+    """Return the folder of a store of tokens, or of the store below a view; None if it has none."""
     while source is not None:
         folder: str | None = getattr(source, "folder", None)
         if folder is not None:
@@ -215,7 +215,7 @@ def _find_folder(source: Any) -> str | None:
 
 @lru_cache(maxsize=8)
 def _share(kind: str, content: bytes, name: str, eos: str = "", bos: str = "") -> Tokenizer:
-    """Return a tokenizer, whose model is loaded once."""
+    """Return a tokenizer, cached so that its model is loaded once."""
     return Tokenizer(kind, content, name, eos, bos)
 
 
@@ -236,8 +236,9 @@ def _load_named(name: str) -> Tokenizer:
         return _share("bytes", b"", name)
     if name == "chars":
         raise ConfigError(
-            "tokenizer 'chars': has the characters of a corpus, and is made where one is "
-            "tokenized. Name the tokens that it made, or their file of characters"
+            "tokenizer 'chars': is made from the characters of a corpus while it is tokenized, and "
+            "cannot be loaded by this name. Pass the folder of its tokens, or the tokenizer file "
+            "in it"
         )
     content = find_encoding(name)
     if content is not None:
@@ -264,14 +265,14 @@ def _load_folder(folder: Path) -> Tokenizer:
             return _load_file(folder / name)
     raise ConfigError(
         must_be(
-            f"tokenizer {str(folder)!r}", f"a folder with {' or '.join(FILES)}, or of tokens",
-            "one without", "Name the file itself",
+            f"tokenizer {str(folder)!r}", f"a folder of tokens, or with {' or '.join(FILES)}",
+            "a folder without such a file", "Pass the path of the file",
         )
     )  # fmt: skip
 
 
 def _load_file(path: Path) -> Tokenizer:
-    """Return the tokenizer in a file, by its content, and by its suffix if that does not say."""
+    """Return the tokenizer in a file; its content says the kind, or else its suffix."""
     content = path.read_bytes()
     special = _read_special(path.with_name(_CONFIG))
     if content.lstrip()[:1] == b"{":
@@ -288,15 +289,15 @@ def _load_file(path: Path) -> Tokenizer:
         return _share("tokenizers", content, str(path), **special)
     if path.suffix == ".tiktoken":
         raise ConfigError(
-            f"tokenizer {str(path)!r}: such a file has ranks, but neither the pattern nor special "
-            "tokens. Pass the `tiktoken.Encoding` that is made of it, or the name of an encoding "
+            f"tokenizer {str(path)!r}: a .tiktoken file has ranks, but no pattern and no special "
+            "tokens. Pass the `tiktoken.Encoding` that is made from it, or the name of an encoding "
             "(its files are found by TIKTOKEN_CACHE_DIR)"
         )
     return _share("sentencepiece", content, str(path), **special)
 
 
 def _read_special(config: Path) -> dict[str, str]:
-    """Return the special tokens that the configuration next to a tokenizer names."""
+    """Return role (``eos``, ``bos``) -> special token, from the configuration next to a file."""
     if not config.is_file():
         return {}
     try:
@@ -315,10 +316,10 @@ def _read_special(config: Path) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def load_saved(path: str, kind: str, digest: str, eos: str | int, bos: str | int) -> Tokenizer:
-    """Return a tokenizer from the copy next to its tokens, once in each process.
+    """Load a tokenizer from the copy next to its tokens; cached in each process.
 
     Raises:
-        ConfigError: If the copy is another one.
+        ConfigError: If the copy was changed.
     """
     tokenizer = Tokenizer(kind, Path(path).read_bytes(), path, eos, bos)
     if tokenizer.digest != digest:

@@ -113,7 +113,7 @@ def test_another_tokenizer_does_not_continue(corpus, tokenizer_file, tmp_path, s
     with pytest.raises(KeyboardInterrupt):
         tokenize(corpus, out, tokenizer=tokenizer_file, num_workers=0, progress=stop)
     assert list(out.glob(".seqdata-tmp-*/*.facts"))
-    with pytest.warns(UserWarning, match=r"begins again: the tokenizer changed"):
+    with pytest.warns(UserWarning, match=r"is started again: the tokenizer changed"):
         store = tokenize(corpus, out, tokenizer="bytes", num_workers=0)
     expected = tokenize(corpus, reference, tokenizer="bytes", num_workers=0)
     assert store.fingerprint == expected.fingerprint

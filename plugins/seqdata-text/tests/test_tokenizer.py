@@ -103,7 +103,7 @@ def test_tiktoken(encoding, paragraphs, tmp_path):
     assert store[0]["tokens"].tolist() == [*expected[0], 261]
     saved = load_tokenizer(store)  # from its copy
     assert saved.encode(texts)[0].tolist() == tokens.tolist()
-    with pytest.raises(ConfigError, match=r"such a file has ranks, but neither the pattern nor"):
+    with pytest.raises(ConfigError, match=r"a \.tiktoken file has ranks, but no pattern"):
         load_tokenizer(tmp_path / "mine.tiktoken")
 
 
@@ -128,7 +128,7 @@ def test_bytes():
 
 def test_chars_are_those_of_the_corpus_with_a_warning(tmp_path):
     (tmp_path / "a.txt").write_text("bab é")
-    with pytest.warns(SeqDataWarning, match=r"'chars' has the 4 characters of this corpus"):
+    with pytest.warns(SeqDataWarning, match=r"'chars' numbers the 4 characters of this corpus"):
         store = open_store(tmp_path / "a.txt", backend=Text("chars", eos=True))
     assert store[0]["tokens"].tolist() == [2, 1, 2, 0, 3, 4]
     tokenizer = load_tokenizer(store)
@@ -142,10 +142,10 @@ def test_chars_are_those_of_the_corpus_with_a_warning(tmp_path):
     assert other[0]["tokens"].tolist() == [1, 2, 2, 1]
     (tmp_path / "c.txt").write_text("abc")
     with pytest.raises(
-        DecodeError, match=r"'c\.txt' must have characters of .*, but has 'c' \(U\+"
+        DecodeError, match=r"'c\.txt' must only have characters of .*, but has 'c' \(U\+"
     ):
         open_store(tmp_path / "c.txt", backend=Text(store.folder))
-    with pytest.raises(ConfigError, match=r"has the characters of a corpus, and is made where on"):
+    with pytest.raises(ConfigError, match=r"is made from the characters of a corpus while"):
         load_tokenizer("chars")
 
 
@@ -178,7 +178,10 @@ def test_special_tokens_are_chosen(tokenizer_file, tmp_path):
 def test_messages(tmp_path, tokenizer_file):
     for source, message in (
         ("gpt-17", r"`tokenizer` must be a file .*, but is 'gpt-17'\. .*Nothing is downloaded"),
-        (tmp_path, r"must be a folder with tokenizer\.json or .*, but is one without"),
+        (
+            tmp_path,
+            r"must be a folder of tokens, or with tokenizer\.json .*but is a folder without",
+        ),
         (3, r"`tokenizer` must be a path, a name, or an object of .*, but is a int"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -102,11 +102,14 @@ class Tokens(FileFormat):
 def _plain_offsets(
     file: RandomAccessFile, dtype: np.dtype[np.generic]
 ) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
-    """Return start and end of the tokens of a file without ``.idx``, int64 (2,), and the dtype.
+    """Return start and end of the tokens in bytes, int64 (2,), and the dtype, without ``.idx``.
 
     Args:
         file: The file.
-        dtype: Dtype of its tokens, if its header does not say it.
+        dtype: Dtype of its tokens, if its header does not declare one.
+
+    Raises:
+        ValueError: If the header is not supported, or does not match the size of the file.
     """
     begin, count, writer = 0, -1, ""
     head = file.read(0, _LLMC_HEAD.size)
@@ -121,26 +124,29 @@ def _plain_offsets(
     expected = begin + count * dtype.itemsize
     if writer and file.size != expected:
         raise ValueError(
-            f"has {file.size} bytes, but must have {expected}, for its header of {writer} says "
-            f"{count} tokens of {dtype.name}. Restore it: it may be cut off"
+            f"has {file.size} bytes, but must have {expected}, since its {writer} header declares "
+            f"{count} tokens of {dtype.name}. It may be cut off: restore it"
         )
     if file.size % dtype.itemsize:
         raise ValueError(
-            f"has {file.size} bytes, but must have a multiple of {dtype.itemsize}, as "
-            f"{dtype.name} does. Open it in Python, with open_store(path, "
-            "backend=Tokens(dtype=...))"
+            f"has {file.size} bytes, but must have a multiple of {dtype.itemsize}, the size of a "
+            f"{dtype.name}. Open it in Python, with open_store(path, backend=Tokens(dtype=...))"
         )
     return np.array([begin, file.size]), dtype
 
 
 def _parse_npy_header(head: bytes) -> tuple[int, int, np.dtype[np.generic]]:
-    """Return the size of the header of a NumPy file, the count of its numbers, and their dtype."""
+    """Return the size in bytes of the header of a NumPy file, the count of numbers, and the dtype.
+
+    Raises:
+        ValueError: If the file is not a one-dimensional array of numbers.
+    """
     stream = io.BytesIO(head)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0
     shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(stream)
     if len(shape) != 1 or dtype.kind not in "iuf":
-        raise ValueError(f"must be an array of one dimension of numbers, but is {dtype} {shape}")
+        raise ValueError(f"must be a one-dimensional array of numbers, but is {dtype} {shape}")
     return stream.tell(), shape[0], dtype
 
 
@@ -169,7 +175,7 @@ def _parse_dtype(name: str) -> np.dtype[np.generic]:
         dtype = np.dtype(object)
     if dtype.kind not in "iuf" or dtype.itemsize > _WIDEST:
         must = f"a NumPy dtype of integers or floats of at most {_WIDEST} bytes"
-        remedy = "Pass what its tokens were written as, such as 'uint16'"
+        remedy = "Pass the dtype that its tokens were written with, such as 'uint16'"
         raise ConfigError(must_be("tokens: `dtype`", must, repr(name), remedy))
     return dtype.newbyteorder("<") if dtype.isnative else dtype
 
@@ -191,7 +197,7 @@ def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.ge
         raise ValueError("its .idx is not an index of Megatron (MMIDIDX, version 1)")
     size = _HEAD.size + 12 * sequences + 8 * documents
     if sequences and documents and len(content) == size + sequences:
-        raise ValueError("its .idx has modes (multimodal data), but must be of tokens alone")
+        raise ValueError("its .idx has modes (multimodal data), but must describe tokens only")
     if not documents:
         raise ValueError("its .idx must have at least one entry of documents, but has none")
     if len(content) != size:
@@ -208,7 +214,7 @@ def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.ge
 
 
 def _is_of_fairseq(content: bytes) -> bool:
-    """Return whether an ``.idx`` has sizes and places of sequences only, and no documents."""
+    """Return whether an ``.idx`` has sizes and offsets of sequences only, and no documents."""
     if len(content) < _FAIRSEQ_HEAD.size:
         return False
     magic, version, code, sentences = _FAIRSEQ_HEAD.unpack_from(content)

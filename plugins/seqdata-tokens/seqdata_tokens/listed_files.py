@@ -1,4 +1,4 @@
-"""Folders of shards with a list of them, ``index.json``."""
+"""Folders of shards whose names are listed in ``index.json``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LIST = "index.json"
 
 @dataclass(frozen=True, slots=True)
 class TokenExtents:
-    """The extents of the tokens of each sequence of a file.
+    """Positions in bytes of the tokens of each sequence of a file.
 
     Attributes:
-        begins: int64 (n,), first byte of each.
-        ends: int64 (n,), one past the last.
+        begins: int64 (n,), the first byte of each sequence.
+        ends: int64 (n,), one past the last byte of each sequence.
         dtype: Dtype of a token, little-endian.
     """
 
@@ -31,15 +31,19 @@ class TokenExtents:
     dtype: str
 
     def to_index(self) -> FileIndex:
-        """Return it as the index of a file with the field ``tokens``."""
+        """Return the index of the file, which has the field ``tokens``."""
         return FileIndex({"tokens": Extents(self.begins, self.ends, self.dtype)})
 
 
 def read_list(file: RandomAccessFile, kind: str) -> Any:
-    """Return what ``index.json`` next to a file has under a name; None if there is none.
+    """Return a list in ``index.json`` next to a file; None if there is no ``index.json``.
+
+    Args:
+        file: The file.
+        kind: Name of the list.
 
     Raises:
-        ValueError: If it cannot be read.
+        ValueError: If ``index.json`` is damaged or does not have the list.
     """
     found = read_index(file)
     if found is None:
@@ -69,24 +73,24 @@ def read_index(file: RandomAccessFile) -> dict[str, Any] | None:
 
 
 def check_neighbor(file: RandomAccessFile, names: Sequence[str]) -> int:
-    """Return the place of a file in a list; the next one listed must be there.
+    """Return the position of a file in a list; the next listed file must exist.
 
-    Every file asks for the next one, the last for the first: so a lost one is always noticed.
+    Each file checks for the next one, and the last for the first, so a lost file is always noticed.
 
     Args:
         file: The file.
         names: Names of all files.
 
     Raises:
-        ValueError: If the list does not have it, or the next one is missing.
+        ValueError: If the list does not have the file, or the next file is missing.
     """
     name = file.name.rpartition("/")[2]
     if name not in names:
-        raise ValueError(f"is not in the list of {LIST}. Move it out of the folder")
+        raise ValueError(f"is not listed in {LIST}. Move it out of the folder")
     at = list(names).index(name)
     following = names[(at + 1) % len(names)]
     if not file.has_sibling(following):
         raise ValueError(
-            f"is in the list of {LIST}, but {following!r}, which is, too, is not there. Restore it"
+            f"is listed in {LIST}, but {following!r}, which is also listed, is missing. Restore it"
         )
     return at

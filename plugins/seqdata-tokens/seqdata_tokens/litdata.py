@@ -24,10 +24,11 @@ _ARRAYS = ("|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4",
 
 
 def find_config(file: RandomAccessFile) -> dict[str, Any] | None:
-    """Return the content of LitData's ``index.json``; None if a file is not a chunk by its name.
+    """Return the content of LitData's ``index.json``; None if a file is not named as a chunk.
 
     Raises:
-        ValueError: If it is one by its name, but there is no such ``index.json``.
+        ValueError: If the file is named as a chunk, but ``index.json`` is missing or of another
+            format.
     """
     if not _NAME.fullmatch(file.name.rpartition("/")[2]):
         return None
@@ -48,7 +49,8 @@ def index_chunk(file: RandomAccessFile, listed: dict[str, Any]) -> TokenExtents:
         listed: The content of ``index.json``.
 
     Raises:
-        ValueError: If it is damaged, does not fit ``index.json``, or does not hold tokens alone.
+        ValueError: If the chunk is damaged, differs from ``index.json``, or does not only hold
+            tokens.
     """
     dtype = _find_dtype(listed.get("config") or {})
     chunks = listed["chunks"]
@@ -61,7 +63,8 @@ def index_chunk(file: RandomAccessFile, listed: dict[str, Any]) -> TokenExtents:
     sizes = np.diff(offsets)
     if offsets[0] != head or (sizes < 0).any() or offsets[-1] != file.size:
         raise ValueError(
-            f"has {file.size} bytes, but its offsets say {offsets[-1]}: it was cut off or damaged"
+            f"has {file.size} bytes, but its offsets end at {offsets[-1]}: it was cut off or "
+            "damaged"
         )
     tokens = (file.size - head) // dtype.itemsize
     if (sizes % dtype.itemsize).any() or (chunk["chunk_size"], chunk["dim"]) != (count, tokens):
@@ -73,7 +76,11 @@ def index_chunk(file: RandomAccessFile, listed: dict[str, Any]) -> TokenExtents:
 
 
 def _find_dtype(config: dict[str, Any]) -> np.dtype[np.generic]:
-    """Return the dtype of tokens, as the configuration says it."""
+    """Return the dtype of tokens in the configuration of LitData.
+
+    Raises:
+        ValueError: If the chunks are compressed, encrypted, or not of tokens only.
+    """
     for what in ("compression", "encryption"):
         if config.get(what):
             raise ValueError(
@@ -84,7 +91,7 @@ def _find_dtype(config: dict[str, Any]) -> np.dtype[np.generic]:
     match = _FORMAT.fullmatch(formats[0]) if len(formats) == 1 else None
     if match is None or config.get("item_loader") != "TokensLoader":
         raise ValueError(
-            f"must hold tokens alone, but holds {formats} for {config.get('item_loader')}. Write "
+            f"must hold tokens only, but holds {formats} for {config.get('item_loader')}. Write "
             "it with `optimize(..., item_loader=TokensLoader())`, one array or tensor for each item"
         )
     code = int(match[2])

@@ -1,8 +1,8 @@
 """Shards of MosaicML Streaming (``.mds``): one column of tokens, read in place.
 
 A shard holds the number of samples, their offsets, a description of its columns as JSON, and the
-samples: the sizes of columns of no fixed size, then the values of all columns.
-``index.json`` lists the shards of a folder.
+samples: the sizes of the columns of variable size, then the values of all columns. ``index.json``
+lists the shards of a folder.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def index_mds(file: RandomAccessFile, column: str | None, dtype: str | None) -> 
 
     Args:
         file: The shard.
-        column: Name of the column; None: the only one.
-        dtype: Dtype of a column of ``bytes``.
+        column: Name of the column; None: the only column.
+        dtype: Dtype of the tokens in a column of ``bytes``; None: not known.
 
     Raises:
-        ValueError: If it is damaged, does not fit ``index.json``, or has no such column.
+        ValueError: If the shard is damaged, differs from ``index.json``, or does not have the
+            column.
     """
     content = np.frombuffer(file.read(0, file.size), np.uint8)
     offsets = _read_offsets(content)
@@ -50,9 +51,9 @@ def index_mds(file: RandomAccessFile, column: str | None, dtype: str | None) -> 
     if encoding == _BYTES:
         if dtype is None:
             raise ValueError(
-                f"has a column {columns[chosen].name!r} of bytes, whose dtype must be said. Open "
-                "it in Python, with open_store(path, backend=Tokens(dtype=...)) and what was "
-                "written (of llm-foundry: 'int64')"
+                f"has a column {columns[chosen].name!r} of bytes, whose dtype must be given. Open "
+                "it in Python, with open_store(path, backend=Tokens(dtype=...)) and the dtype "
+                "that was written ('int64' by llm-foundry)"
             )
         return TokenExtents(begins, ends, dtype)
     return _skip_heads(content, begins, ends, encoding)
@@ -83,7 +84,7 @@ def _read_offsets(content: NDArray[np.uint8]) -> NDArray[np.int64]:
     offsets = content[4:head].view("<u4").astype(np.int64)
     if offsets[0] < head or (np.diff(offsets) < 0).any() or offsets[-1] != len(content):
         raise ValueError(
-            f"has {len(content)} bytes, but its offsets say {offsets[-1]}: it was cut off, or "
+            f"has {len(content)} bytes, but its offsets end at {offsets[-1]}: it was cut off, or "
             "another writer made it"
         )
     return offsets
@@ -99,11 +100,11 @@ def _read_columns(head: bytes) -> list[_Column]:
             for name, encoding, size in zipped
         ]
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"does not describe its columns ({error})") from error
+        raise ValueError(f"does not describe its columns ({error}): it is damaged") from error
 
 
 def _check_listed(file: RandomAccessFile, count: int) -> None:
-    """Compare a shard with ``index.json``, where there is one."""
+    """Raise a ValueError if a shard differs from ``index.json``; do nothing if there is none."""
     listed = read_list(file, "shards")
     if listed is None:
         return
@@ -160,10 +161,10 @@ def _find_values(
 def _skip_heads(
     content: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64], encoding: str
 ) -> TokenExtents:
-    """Return the extents of arrays after their dtypes and shapes, where these are stored."""
+    """Return the extents of the numbers of arrays, after the dtypes and shapes stored with them."""
     _, dtype, shape = (*encoding.split(":"), "", "")[:3]
     if "," in shape or (dtype and dtype not in _NAMES):
-        raise ValueError(f"has a column of {encoding}, but tokens must be arrays of one dimension")
+        raise ValueError(f"has a column of {encoding}, but tokens must be one-dimensional arrays")
     sizes, begins = ends - begins, begins.copy()
     if not dtype and len(begins):
         if (sizes < 1).any() or len(codes := np.unique(content[begins])) != 1:
@@ -183,12 +184,12 @@ def _skip_heads(
 def _read_counts(
     content: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the begins of values and their numbers, int64 (n,) each, from stored shapes."""
+    """Return begin and number of the values of each array, int64 (n,) each, from stored shapes."""
     if (begins >= ends).any():
         raise ValueError("has arrays without a shape: it is damaged")
     codes = content[begins].astype(np.int64)
     if (codes & ~3 != _ONE_DIMENSION).any():
-        raise ValueError("has arrays of other than one dimension, but tokens must have one")
+        raise ValueError("has arrays that do not have exactly one dimension, but tokens must")
     widths = 1 << (codes & 3)
     behind = begins + 1 + widths
     if (behind > ends).any():

@@ -85,14 +85,14 @@ def test_a_file_that_is_lost_is_named(tmp_path, name, place):
     folder = copy(name, tmp_path)
     lost = sorted(folder.glob("*[0-9].*"))[place]
     lost.unlink()
-    with pytest.raises(SeqDataError, match=rf"{lost.name}'.*is not there. Restore it"):
+    with pytest.raises(SeqDataError, match=rf"{lost.name}'.*is missing. Restore it"):
         open_store(folder, backend=Tokens())
 
 
 def test_a_file_that_is_not_in_the_list_is_refused(tmp_path):
     folder = copy("mds-ndarray", tmp_path)
     shutil.copy(folder / "shard.00000.mds", folder / "shard.00009.mds")
-    with pytest.raises(SeqDataError, match=r"is not in the list of index.json. Move it out"):
+    with pytest.raises(SeqDataError, match=r"is not listed in index.json. Move it out"):
         open_store(folder, backend=Tokens())
 
 
@@ -132,7 +132,7 @@ def test_a_shard_of_mds_alone_describes_itself(tmp_path):
         (
             "mds-bytes",
             Tokens(),
-            r"'tokens' of bytes, whose dtype must be said.*dtype=\.\.\.",
+            r"'tokens' of bytes, whose dtype must be given.*dtype=\.\.\.",
         ),
         ("mds-columns", Tokens(), r"columns id \(str\), last \(ndarray:int32:2\), .*column=\.\.\."),
         ("mds-columns", Tokens(column="text"), "must have the column 'text', but has id"),
@@ -170,11 +170,11 @@ def write_mds(path, encoding, samples):
 @pytest.mark.parametrize(
     ("encoding", "samples", "message"),
     [
-        ("ndarray:int32", [b"\x08\x01\x01" + bytes(4)], "of other than one dimension"),
+        ("ndarray:int32", [b"\x08\x01\x01" + bytes(4)], "do not have exactly one dimension"),
         ("ndarray:int32", [b"\x04\x02" + bytes(4)], "not as long as their shapes say"),
         ("ndarray:int32", [b""], "arrays without a shape"),
         ("ndarray:int32", [b"\x05\x01"], "that end within their shapes"),
-        ("ndarray:int32:2,3", [bytes(24)], "must be arrays of one dimension"),
+        ("ndarray:int32:2,3", [bytes(24)], "must be one-dimensional arrays"),
         ("ndarray", [b"\x21\x04\x01" + bytes(4), b"\x08\x04\x01\x00"], "of several dtypes"),
         ("ndarray", [b"\x07\x04\x01\x00"], "of the unknown dtype 7"),
         ("jpeg", [b"x"], "'x' of jpeg, but tokens must be ndarray or bytes"),
@@ -235,8 +235,8 @@ def test_a_chunk_of_litdata_that_has_lost_its_list_is_refused(tmp_path, text):
     [
         ({"compression": "zstd"}, r"was written with compression \(zstd\)"),
         ({"encryption": {"a": 1}}, "was written with encryption"),
-        ({"item_loader": "PyTreeLoader"}, "must hold tokens alone, but holds .* for PyTreeLoader"),
-        ({"data_format": ["int", "str"]}, "must hold tokens alone, but holds"),
+        ({"item_loader": "PyTreeLoader"}, "must hold tokens only, but holds .* for PyTreeLoader"),
+        ({"data_format": ["int", "str"]}, "must hold tokens only, but holds"),
         ({"data_format": ["no_header_tensor:4"]}, "of a dtype that is not supported"),
         (
             {"data_format": ["no_header_tensor:17"]},

@@ -209,7 +209,7 @@ def documents_out_of_order(path):
     [
         (cut_index, r"its .idx must have 442 bytes for 20 sequences and 21 documents, but has \d+"),
         (other_magic, r"its .idx is not an index of Megatron \(MMIDIDX, version 1\)"),
-        (with_modes, r"its .idx has modes \(multimodal data\), but must be of tokens alone"),
+        (with_modes, r"its .idx has modes \(multimodal data\), but must describe tokens only"),
         (no_documents, "its .idx must have at least one entry of documents, but has none"),
         (tiny_index, "its .idx has 7 bytes, but must have at least 34"),
         (cut_tokens, r"has \d+ bytes, but its .idx says \d+"),
@@ -250,7 +250,7 @@ def test_an_index_that_is_added_removed_or_changed_is_noticed(tmp_path):
 def test_a_plain_file_of_another_width_is_refused(tmp_path):
     (tmp_path / "odd.bin").write_bytes(b"abc")
     with pytest.raises(
-        SeqDataError, match=r"has 3 bytes, but must have a multiple of 2, as uint16"
+        SeqDataError, match=r"has 3 bytes, but must have a multiple of 2, the size of a uint16"
     ):
         open_store(tmp_path / "odd.bin", backend=Tokens())
 
@@ -303,7 +303,7 @@ def test_the_byte_order_of_a_plain_file_is_the_one_that_is_said(tmp_path):
 def test_another_dtype_than_of_numbers_of_at_most_8_bytes_is_refused(dtype):
     text = (
         "tokens: `dtype` must be a NumPy dtype of integers or floats of at most 8 bytes, but is "
-        f"{dtype!r}. Pass what its tokens were written as, such as 'uint16'."
+        f"{dtype!r}. Pass the dtype that its tokens were written with, such as 'uint16'."
     )
     with pytest.raises(ConfigError, match=re.escape(text)):
         Tokens(dtype=dtype)
@@ -343,10 +343,15 @@ def test_the_header_of_llmc_says_what_follows_it(tmp_path, name, count):
             1,
             None,
             -2,
-            r"has 1222 bytes, but must have 1224, for its header of llm.c says 100 tokens",
+            r"has 1222 bytes, but must have 1224, since its llm.c header declares 100 tokens",
         ),
-        (1, 90, 0, r"must have 1204, for its header of llm.c says 90 tokens of uint16. Restore it"),
-        (1, -1, 0, r"says -1 tokens"),
+        (
+            1,
+            90,
+            0,
+            r"must have 1204, since its llm.c header declares 90 tokens of uint16. It",
+        ),
+        (1, -1, 0, r"declares -1 tokens"),
         (2, None, 0, r"has the header of llm.c \(20240520\) of the unknown version 2"),
         (1, None, 20 - 1224, r"has 20 bytes, but must have 1224"),
     ],
@@ -381,7 +386,7 @@ def test_npy_files_with_and_without_a_header_are_read(tmp_path):
 
 def test_an_npy_file_of_several_dimensions_is_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((2, 3), "uint16"))
-    with pytest.raises(SeqDataError, match=r"an array of one dimension of numbers, but is uint16"):
+    with pytest.raises(SeqDataError, match=r"a one-dimensional array of numbers, but is uint16"):
         open_store(tmp_path / "x.npy", backend=Tokens())
 
 

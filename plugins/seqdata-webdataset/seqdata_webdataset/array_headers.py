@@ -1,6 +1,6 @@
 """Headers of arrays and sound in members: the offset, dtype and shape of their values.
 
-For ``.npy``, ``.wav`` and ``.flac``; without NumPy's own reader, so that everything is checked.
+For ``.npy``, ``.wav`` and ``.flac``. NumPy's reader is not used, so that everything is checked.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _ANY_HEADER = re.compile(rf"\s*\{{{_ENTRY.pattern}(?:,{_ENTRY.pattern})*,?\s*\}}
 _DTYPE_PATTERN = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 _THREE_BYTES = ("<i3", ">i3")  # of 24-bit sound
 SOUND_DECODER = "seqdata_audio.sound_file"
-"""The module that decodes sound, if its package is installed."""
+"""Module that decodes sound, if its package is installed."""
 WHOLE_SOUND = ("flac", "sound")
-"""Kinds of headers whose members are decoded whole; the index has their timesteps."""
+"""Kinds of headers whose members are decoded whole; the index has their number of timesteps."""
 
 
 class BadHeaderError(ValueError):
-    """The bytes do not match the extension; the text describes them."""
+    """Error about bytes that do not match the extension; its message ends "but one ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """The header of members; equal for most members of one extension.
+    """Header of members; the same for most members of one extension.
 
     Attributes:
         kind: ``npy``, ``wav``, ``flac``, ``sound`` (WAV that is compressed), or ``bad``.
-        descr: NumPy's text of the stored dtype; of ``bad``, the reason.
+        descr: NumPy's string of the stored dtype; for ``bad``, the reason.
         shape: Shape of one timestep.
         scalar: Whether it is one number, without timesteps.
         fortran: Whether the array is in Fortran order.
@@ -59,18 +59,18 @@ class ArrayHeader:
 
     @property
     def width(self) -> int:
-        """Stored bytes of one timestep."""
+        """Stored size of one timestep in bytes."""
         item = 3 if self.descr in _THREE_BYTES else np.dtype(self.descr).itemsize
         return item * math.prod(self.shape)
 
     @property
     def dtype(self) -> str:
-        """Dtype of one element when it is read."""
+        """Dtype of one element after it is read."""
         return "int32" if self.descr in _THREE_BYTES else np.dtype(self.descr).name
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the bytes are read in place."""
+        """Whether values are read in place, without decoding."""
         if self.kind not in ("npy", "wav") or self.descr in _THREE_BYTES:
             return False
         return not (self.fortran and self.shape) and np.dtype(self.descr).isnative
@@ -84,7 +84,7 @@ def is_dtype(descr: str) -> bool:
 
 
 HeaderAndValues = tuple[ArrayHeader, int, int, int]
-"""A header, the offset of the values in the member, their bytes, and their timesteps."""
+"""Header, offset of the values in the member, their size in bytes, and number of timesteps."""
 
 
 def read_npy_header(member: bytes | memoryview) -> HeaderAndValues:
@@ -98,12 +98,12 @@ def read_npy_header(member: bytes | memoryview) -> HeaderAndValues:
     """
     first, size = bytes(member[:_MAX_HEADER_BYTES]), len(member)
     if first[:6] != b"\x93NUMPY" or len(first) < 12:
-        raise BadHeaderError("does not begin as a .npy file")
+        raise BadHeaderError("is not a .npy file: it does not begin with the magic bytes")
     wide = first[6] >= 2
     length = int.from_bytes(first[8 : 12 if wide else 10], "little")
     begin = (12 if wide else 10) + length
     if first[6] not in (1, 2, 3) or begin > min(len(first), size):
-        raise BadHeaderError(f"has a head of version {first[6]} and {length} bytes")
+        raise BadHeaderError(f"has a header of version {first[6]} and {length} bytes")
     descr, fortran, shape = _parse_header_text(first[begin - length : begin].decode("latin1"))
     if not isinstance(descr, str) or "O" in descr:
         raise BadHeaderError(f"holds Python objects or records (dtype {str(descr)[:40]})")
@@ -115,15 +115,18 @@ def read_npy_header(member: bytes | memoryview) -> HeaderAndValues:
     header = _make_array_header(descr, shape[1:], not shape, fortran and len(shape) > 1)
     values = header.width * (shape[0] if shape else 1)
     if values != size - begin:
-        raise BadHeaderError(f"has {size - begin} bytes of values, its head says {values}")
+        raise BadHeaderError(f"has {size - begin} bytes of values, but declares {values}")
     return header, begin, values, values // header.width
 
 
 def _parse_header_text(text: str) -> tuple[Any, Any, Any]:
-    """Return dtype, order and shape of the text of a header, unchecked.
+    """Return dtype, order and shape from the text of a header, unchecked.
 
-    Not by ``ast.literal_eval``, as NumPy does: members are indexed by several threads, and in
-    Python 3.11 two threads that build a syntax tree at once can end in ``SystemError``.
+    NumPy's ``ast.literal_eval`` is not used: several threads index members, and in Python 3.11 two
+    threads that build a syntax tree at the same time can fail with a ``SystemError``.
+
+    Raises:
+        BadHeaderError: If the text cannot be parsed.
     """
     try:
         if match := _COMMON_HEADER.fullmatch(text):
@@ -132,11 +135,11 @@ def _parse_header_text(text: str) -> tuple[Any, Any, Any]:
         parsed = {entry[1]: _parse_value(entry[2]) for entry in entries}
         return parsed["descr"], parsed["fortran_order"], parsed["shape"]
     except (KeyError, ValueError) as error:  # ValueError: a number of thousands of digits
-        raise BadHeaderError("has a head that cannot be read") from error
+        raise BadHeaderError("has a header that cannot be read") from error
 
 
 def _parse_value(text: str) -> Any:
-    """Return a value of a header; a list, of which records are made, stays as text in a list."""
+    """Return a value of a header; a list (the dtype of records) stays a string, in a list."""
     if text[0] == "(":
         shape = _parse_shape(text[1:-1])
         return shape[0] if len(shape) == 1 and "," not in text else shape
@@ -154,7 +157,7 @@ def _parse_shape(text: str) -> tuple[int, ...]:
 def _make_array_header(
     descr: str, shape: tuple[int, ...], scalar: bool, fortran: bool
 ) -> ArrayHeader:
-    """Return the header of arrays; equal ones are the same object."""
+    """Return the header of arrays, cached; raise a BadHeaderError if they cannot be stored."""
     if descr in _THREE_BYTES or not is_dtype(descr):
         raise BadHeaderError(f"has dtype {descr[:40]!r}, which cannot be stored")
     header = ArrayHeader("npy", descr, shape, scalar, fortran)
@@ -165,7 +168,7 @@ def _make_array_header(
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """The bytes of a member, as a file that is read."""
+    """A member as a file that ``WavHeader`` reads."""
 
     content: bytes | memoryview
     name: str = "member.wav"
@@ -179,7 +182,7 @@ class _Member:
 
 
 def read_wav_header(member: bytes | memoryview) -> HeaderAndValues:
-    """Parse the header of a WAV file; raise as ``read_npy_header`` does."""
+    """Parse the header of a WAV file; see ``read_npy_header``."""
     file = _Member(member)
     try:
         wav = None if WavHeader.is_nist(file.read(0, 7)) else WavHeader.read(file)
@@ -192,7 +195,11 @@ def read_wav_header(member: bytes | memoryview) -> HeaderAndValues:
 
 
 def _read_compressed_header(file: _Member) -> HeaderAndValues:
-    """Return the header of sound that is decoded whole, by the plugin for audio files."""
+    """Return the header of sound that the plugin for audio files decodes whole.
+
+    Raises:
+        BadHeaderError: If it cannot be decoded, or the plugin is not installed.
+    """
     try:
         sound_file = importlib.import_module(SOUND_DECODER)
     except ImportError as error:
@@ -213,11 +220,11 @@ def read_flac_header(member: bytes | memoryview) -> HeaderAndValues:
     """Parse the header of a FLAC file, which is decoded whole; see ``read_npy_header``."""
     first = bytes(member[:42])
     if first[:4] != b"fLaC" or len(first) < 42 or first[4] & 127:
-        raise BadHeaderError("does not begin as a .flac file")
+        raise BadHeaderError("is not a .flac file: it does not begin with the magic bytes")
     packed = int.from_bytes(first[18:26], "big")
     channels, samples = (packed >> 41 & 7) + 1, packed & (1 << 36) - 1
     if not samples:
-        raise BadHeaderError("does not say how many samples it has")
+        raise BadHeaderError("does not declare its number of samples")
     return ArrayHeader("flac", "<i4", () if channels == 1 else (channels,)), 0, len(member), samples
 
 

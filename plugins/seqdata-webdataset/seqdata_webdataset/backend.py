@@ -1,4 +1,4 @@
-"""The backend: tar shards are opened, indexed, audited, written, and read once as input."""
+"""The backend for tar shards: it opens, indexes, audits and writes them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from seqdata_webdataset.unsafe import check_allowed_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebDataset:
-    """Tar shards as the webdataset library writes them.
+    """Backend for tar shards of the webdataset library.
 
     Attributes:
         schema: Extension -> its type; see ``open_webdataset``.
         index: ``"build"``: build the index of shards that have none.
-        keys: ``unique`` or ``by_shard``.
-        unsafe_decoders: Extensions that may be read although that runs code; see
+        keys: ``unique`` or ``by_shard``; see ``open_webdataset``.
+        unsafe_decoders: Extensions that may be decoded although this runs code; see
             ``open_webdataset``.
     """
 
@@ -98,10 +98,10 @@ def open_webdataset(
     progress: bool | None = None,
     unsafe_decoders: Collection[str] | None = None,
 ) -> ShardStore:
-    """Open tar shards as the webdataset library writes them, reading no data yet.
+    """Open tar shards of the webdataset library, without reading data yet.
 
-    A field is named by its extension. Without a schema ``.npy`` and ``.wav`` are ragged on
-    ``time``, ``.cls`` is an integer, ``.txt`` is text, and others are the bytes of the member.
+    A field has the name of its extension. Without a schema, ``.npy`` and ``.wav`` are ragged on
+    ``time``, ``.cls`` is an integer, ``.txt`` is a string, and others are the bytes of the member.
 
     Args:
         location: A tar file, a folder of them, braces (``x-{000..017}.tar``), or a list of these.
@@ -109,28 +109,27 @@ def open_webdataset(
             None: at the first read.
         schema: Extension -> its type: a dtype (ragged on ``time``), ``int``, ``float``, ``bool``
             (one number per sequence), ``str``, ``bytes``, a ``Field``, ``...`` (as without a
-            schema), None (left out); of ``.json`` and ``.npz`` also a dict: name of a value -> its
+            schema), None (omitted); for ``.json`` and ``.npz`` also a dict: name of a value -> its
             type. Extensions that are not named are read as without a schema.
         index: ``"build"``: build the index of shards that have none, with a progress bar.
         keys: ``unique``: keys are unique; ``by_shard``: unique in each shard, and ids are
             ``shard.tar/key``.
-        remote: How URLs are read: ``"cache"`` (None): whole shards, cached on this machine;
-            ``"ranges"``: only the members, or slices of long ones, that a batch needs; or a
+        remote: Access to URLs: ``"cache"`` (None): whole shards, cached on this machine;
+            ``"ranges"``: only the members that a batch needs, or slices of long members; or a
             ``Remote`` with further options.
         progress: Whether to show progress bars; None: on a terminal.
-        unsafe_decoders: Extensions that may be read although that runs code from the data: ``pyd``,
-            ``pkl``, ``pickle`` (unpickled), ``pth``, ``pt`` (by torch). The schema must give their
-            types. Use it only for shards that you would run as a program.
+        unsafe_decoders: Extensions that may be decoded although this runs code from the data:
+            ``pyd``, ``pkl``, ``pickle`` (unpickled), ``pth``, ``pt`` (by torch). The schema must
+            have their types. Use it only for shards that you trust like a program.
 
     Raises:
         ConfigError: If there are no shards, there is no index, or an argument is invalid.
         MissingShardError: If a shard is missing.
         CorruptShardError: If a shard is damaged or its size differs from its index.
-        FingerprintMismatch: If a shard is not the one that was indexed, or an index is not of
-            the shard that was written.
+        FingerprintMismatch: If a shard is not the one that was indexed or written.
         IncompleteDatasetError: If writing was not finished.
         DecodeError: If members do not match the schema.
-        UnsafeContentError: If members could run code.
+        UnsafeContentError: If decoding members would run code.
     """
     tar = IndexedTar(schema, check_allowed_names(unsafe_decoders))
     return FormatBackend(tar)(
@@ -154,10 +153,11 @@ def index_shards(
         executor: The executor that reads shards; None: a few threads.
         progress: Whether to show a progress bar; None: on a terminal. Or a function that is called
             with (sequences, bytes).
-        remote: The options for URLs; None: the transport's configuration.
+        remote: Options for URLs; None: the configuration of the transport.
 
     Returns:
-        ``shards``, ``indexed`` (now), ``sequences``, ``bytes`` (of all shards), ``folders``.
+        ``shards`` and ``indexed`` (in this call), ``sequences`` and ``bytes`` (of all shards), and
+        ``folders`` of the indexes.
 
     Raises:
         ConfigError: If there are no shards at the location.
@@ -184,8 +184,8 @@ def write_webdataset(  # noqa: PLR0913
 ) -> ShardStore:
     """Write sequences as tar shards with indexes, and open them; see ``seqdata.write_store``.
 
-    A field ``mel`` is written as ``mel.npy``, integers as ``.cls``, text as ``.txt``, bytes as
-    ``.bin``; names with these extensions are kept. Opened again, fields have their own names.
+    A field ``mel`` is written as ``mel.npy``, integers as ``.cls``, strings as ``.txt``, bytes as
+    ``.bin``; names with these extensions are kept. The opened store has the original field names.
 
     Args:
         location: A folder, created if needed; or a URL, for which the shards are written on this
@@ -195,15 +195,16 @@ def write_webdataset(  # noqa: PLR0913
         shard_bytes: Size at which a shard is closed, in bytes.
         key: The ``str`` field that becomes the key; without one, samples are numbered.
         executor: The executor that indexes and writes shards; None: threads of this process.
-        resume: Whether to continue where a writer stopped; otherwise its files are removed.
+        resume: Whether to continue an interrupted write; otherwise its files are removed.
         progress: Whether to show a bar (None: on a terminal), or a function (sequences, bytes).
         overwrite: Whether existing shards of this writer are replaced.
-        remote: The options for a URL; None: the transport's configuration.
-        shuffle: The seed of a random order; None: the order given.
+        remote: Options for a URL; None: the configuration of the transport.
+        shuffle: Seed of a random order; None: the given order.
 
     Raises:
-        ConfigError: If an argument is invalid, or does not fit the existing files.
-        DecodeError: If a sequence does not match the first one, or the one that was written before.
+        ConfigError: If an argument is invalid, or does not match the existing files.
+        DecodeError: If a sequence does not match the first one, or, with ``resume``, the one that
+            was written before.
         IncompleteDatasetError: If the disk is full.
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.

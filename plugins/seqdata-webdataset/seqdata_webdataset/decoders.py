@@ -1,8 +1,8 @@
 """Decoders of members that cannot be read in place.
 
 JSON, NumPy's archives, FLAC, CSV, numbers written as text, and arrays in another byte order.
-Decoded sizes are limited before memory is allocated, and the values must match the schema. Another
-encoding is another entry of ``DECODERS``.
+Decoded sizes are limited before memory is allocated, and the values must match the schema. To add
+an encoding, add an entry to ``DECODERS``.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from seqdata_webdataset.tar_headers import last_part, raise_limit_error
 from seqdata_webdataset.unsafe import read_unsafe
 
 MAX_MEMBER_BYTES = 2 << 30
-"""Maximum bytes of a member that is read as a whole."""
+"""Maximum size in bytes of a member that is read whole."""
 _JSON_BYTES_RATIO = 16
 """Maximum bytes in memory per byte of JSON."""
 _CSV_BYTES_RATIO = 80
-"""Maximum bytes in memory per byte of CSV: a line of one digit is a list."""
+"""Maximum bytes in memory per byte of CSV; each line becomes a list, even with one digit."""
 TEXT_EXTENSIONS = ("txt", "text", "transcript")
 SOUND_EXTENSIONS = (
     "mp3", "mp2", "ogg", "oga", "opus", "aiff", "aif", "aifc", "au", "snd", "caf", "w64", "wave",
     "bwf", "rf64", "nist", "sph",
 )  # fmt: skip
-"""Extensions of sound that the plugin for audio files decodes, where the schema says its dtype."""
+"""Extensions of sound that the plugin for audio files decodes if the schema has its dtype."""
 SOUND_DTYPES = ("int16", "int32", "float32", "float64")
 """Dtypes that sound is decoded to."""
 MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
@@ -50,17 +50,17 @@ MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSpec:
-    """One field, and how it is read.
+    """A field, and the way in which it is read.
 
     Attributes:
         name: Name of the field.
         extension: Extension of its members.
-        field: The field; a ragged one without an axis of its own is on ``time``.
-        access: ``place``: in place; ``number``: from the index; ``text``: the whole member, as
-            text; ``decode``: the whole member, decoded; ``unsafe``: the whole member, by running
-            code.
-        part: The name of its value in a member with several values.
-        is_chosen: Whether the user or our writer gave its axis.
+        field: Dtype, shape and axis of the field.
+        access: ``place``: in place; ``number``: from the index; ``text``: the whole member, as a
+            string or bytes; ``decode``: the whole member, decoded; ``unsafe``: the whole member,
+            decoded by running code from the data.
+        part: The name of its value in a member with several values; None: the member is the value.
+        is_chosen: Whether its axis was given by the user or recorded by the writer of seqdata.
     """
 
     name: str
@@ -83,8 +83,8 @@ def decode_member(
         location: The location of the member, for errors.
 
     Raises:
-        DecodeError: If they do not match the field.
-        LimitError: If they would take too much memory.
+        DecodeError: If the bytes do not match the field.
+        LimitError: If the value would take too much memory.
     """
     if len(raw) > MAX_MEMBER_BYTES:
         raise_limit_error(
@@ -110,7 +110,7 @@ def decode_member(
 
 
 def _decode_array(raw: NDArray[np.uint8], header: ArrayHeader) -> NDArray[Any]:
-    """Return an array that is stored in another byte or dimension order."""
+    """Return an array that is not stored in native byte order and C order, (timesteps, *shape)."""
     if header.descr in ("<i3", ">i3"):
         return WavHeader.extend_24_bit(raw, header.descr).reshape(-1, *header.shape)
     steps = len(raw) // header.width
@@ -126,8 +126,8 @@ def _decode_flac(raw: NDArray[np.uint8], field: Field, location: DataLocation) -
     except ImportError as error:
         raise location.make_error(
             DecodeError,
-            "is FLAC, which needs the package soundfile, which is not installed. Run: pip install "
-            "seqdata-webdataset[flac]",
+            "is FLAC, which needs the package soundfile, which is not installed. Run `pip install "
+            "'seqdata-webdataset[flac]'`",
         ) from error
     try:
         with soundfile.SoundFile(io.BytesIO(raw.tobytes())) as sound:
@@ -141,14 +141,14 @@ def _decode_flac(raw: NDArray[np.uint8], field: Field, location: DataLocation) -
 
 
 def _decode_sound(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> Any:
-    """Return the samples of a member, by the plugin for audio files."""
+    """Return the samples of a member, decoded by the plugin for audio files."""
     try:
         sound_file = importlib.import_module(SOUND_DECODER)
     except ImportError as error:
         raise location.make_error(
             DecodeError,
-            "is sound, which needs the package seqdata-audio, which is not installed. Run: pip "
-            "install seqdata-audio",
+            "is sound, which needs the package seqdata-audio, which is not installed. Run `pip "
+            "install seqdata-audio`",
         ) from error
     file = sound_file.Content(raw.tobytes(), f"member.{last_part(spec.extension)}")
     try:
@@ -166,7 +166,7 @@ def _decode_npz(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation)
             check_size(location, entry.compress_size, entry.file_size)
             content = archive.read(entry)
     except KeyError as error:
-        raise _make_decode_error(location, f"has no array {name!r} in it") from error
+        raise _make_decode_error(location, f"has no array {name!r}") from error
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, OSError, EOFError,
             ValueError) as error:  # fmt: skip
         raise _make_decode_error(location, f"cannot be read as .npz ({error})") from error
@@ -190,12 +190,12 @@ def _get_part(found: Any, part: str | None, location: DataLocation) -> Any:
     if part is None:
         return found
     if not isinstance(found, Mapping) or part not in found:
-        raise _make_decode_error(location, f"has no value {part!r} in it")
+        raise _make_decode_error(location, f"has no value {part!r}")
     return found[part]
 
 
 def _decode_csv(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocation) -> Any:
-    """Return the numbers of a table without a header: a line is a timestep."""
+    """Return the numbers of a table without a header, in which each line is a timestep."""
     check_size(location, len(raw), _CSV_BYTES_RATIO * len(raw))
     field = spec.field
     try:
@@ -226,7 +226,11 @@ def _parse_number(text: str, field: Field) -> int | float:
 
 
 def _to_field(found: Any, field: Field, location: DataLocation) -> NDArray[Any]:
-    """Return a value as its field's type, if it matches."""
+    """Convert a value to (timesteps, *shape) in the dtype of a field.
+
+    Raises:
+        DecodeError: If the value does not match the field.
+    """
     try:
         array = np.asarray(found)
     except ValueError as error:  # lists of different lengths
@@ -246,7 +250,11 @@ def _to_field(found: Any, field: Field, location: DataLocation) -> NDArray[Any]:
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], location: DataLocation) -> NDArray[Any]:
-    """Return numbers as another dtype that can represent all of them."""
+    """Convert numbers to another dtype.
+
+    Raises:
+        DecodeError: If the dtype cannot represent all of them.
+    """
     numbers = array.dtype.kind in "biuf"
     fits = numbers and (dtype.kind == "f" or array.dtype.kind != "f")
     if fits and dtype.kind in "biu" and array.size:
@@ -254,7 +262,9 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], location: DataLocation) -> 
             converted = array.astype(dtype)
         fits = bool((converted == array).all())
     if not fits:
-        raise _make_decode_error(location, f"holds {array.dtype} that is not {dtype}")
+        raise _make_decode_error(
+            location, f"holds {array.dtype} values that {dtype} cannot represent"
+        )
     return array.astype(dtype)
 
 
@@ -266,7 +276,7 @@ def _make_decode_error(location: DataLocation, problem: str) -> DecodeError:
 
 
 Decoder = Callable[[NDArray[np.uint8], FieldSpec, DataLocation], Any]
-"""The bytes of a member, its field, and its location for errors -> the value."""
+"""``decoder(raw, spec, location)`` returns the value in the bytes of a member."""
 DECODERS: Mapping[str, Decoder] = {
     "npz": _decode_npz,
     "json": _decode_json,
@@ -275,4 +285,4 @@ DECODERS: Mapping[str, Decoder] = {
     **dict.fromkeys((*TEXT_EXTENSIONS, "cls"), _decode_number_text),
     **dict.fromkeys(SOUND_EXTENSIONS, _decode_sound),
 }
-"""Extension -> decoder of its members. Those of other extensions are read in place."""
+"""Extension -> decoder of its members; members of other extensions are read in place."""

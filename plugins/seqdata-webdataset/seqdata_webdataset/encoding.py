@@ -20,18 +20,18 @@ _EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "str": (*TEXT_EXTENSIONS, "json", "jsn"),
     "bytes": ("bin", "jpg", "jpeg", "png", "mp3", "mp4", "ogg", "xml", *MULTI_VALUE_EXTENSIONS),
 }
-"""Dtype of texts -> the extensions that a field's name may end with, the usual one first."""
+"""Dtype of strings or bytes -> extensions that the name of a field may have, the default first."""
 _NPY = ("npy",)
 _NPY_HEADER_BYTES = 128  # bytes of its header
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoder:
-    """Turns sequences into members: a ``ShardEncoder``.
+    """Encoder of sequences to members of tar files. Implements ``ShardEncoder``.
 
     Attributes:
         fields: Name -> field, of all sequences.
-        extensions: Name -> extension, without the key.
+        extensions: Name of a field -> extension of its members.
     """
 
     fields: Mapping[str, Field]
@@ -54,14 +54,14 @@ class Encoder:
                 )
             if split_name(f"x.{extension}") != ("x", extension) or is_unsafe(extension):
                 raise ConfigError(
-                    "webdataset: the extension of a field must be plain letters, and not that of "
-                    f"pickled data, but field {name!r} would be {extension!r}. Rename it"
+                    "webdataset: the extension of a field must be a plain extension, and not one "
+                    f"of pickled data, but field {name!r} would get {extension!r}. Rename it"
                 )
         return cls(fields, extensions)
 
     @property
     def declared(self) -> dict[str, tuple[str, str, tuple[int, ...], str | None]]:
-        """Extension -> the field as which it is read again."""
+        """Extension -> name, dtype, shape and axis of its field, which the index records."""
         return {
             extension: (name, field.dtype, field.shape, field.axis)
             for name, extension in self.extensions.items()
@@ -70,11 +70,11 @@ class Encoder:
 
     @property
     def end(self) -> bytes:
-        """The end of a tar file."""
+        """Bytes at the end of a tar file."""
         return bytes(2 * TAR_BLOCK)
 
     def encode(self, number: int, key: str, values: Mapping[str, Any]) -> list[bytes]:
-        """Return the members of a sequence: headers, bytes and padding.
+        """Return the members of a sequence, each with header, content and padding.
 
         Args:
             number: Its index in the dataset.
@@ -82,13 +82,13 @@ class Encoder:
             values: Field -> value.
 
         Raises:
-            DecodeError: If its id cannot be a key.
+            DecodeError: If the id cannot be a key.
         """
         if not key or split_name(f"{key}.x") != (key, "x"):
             raise DecodeError.at(
                 f"sequence {number}: the id must be a valid key of a tar shard, without a dot "
                 f"after its last slash and not beginning with '__', but is {key[:80]!r}. "
-                "Change it, or number the samples and keep ids as a field: pass `key=''`",
+                "Change it, or pass `key=''` to number the samples and keep ids as a field",
                 sequence=number,
             )
         return [
@@ -130,7 +130,7 @@ def _encode_value(extension: str, field: Field, values: Any) -> bytes:
 
 
 def _encode_npy(array: Any) -> bytes:
-    """Return an array as a .npy file; without NumPy's slower writer for common kinds."""
+    """Return the bytes of an array as a .npy file; faster than NumPy's writer for common arrays."""
     shape = ", ".join(map(str, array.shape)) + ("," if array.ndim == 1 else "")
     header = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': ({shape}), }}"
     if len(header) + 11 > _NPY_HEADER_BYTES:
@@ -144,7 +144,7 @@ def _encode_npy(array: Any) -> bytes:
 
 
 def _make_member(name: str, content: bytes) -> bytes:
-    """Return a member of a tar file: header, bytes, and padding to a whole block."""
+    """Return a member of a tar file: header, content, and padding to a complete block."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o444
     info.uname = info.gname = "seqdata"

@@ -1,4 +1,4 @@
-"""Grouping of the members of a shard into samples, as the webdataset library does it.
+"""Grouping of the members of a shard into samples, as in the webdataset library.
 
 Consecutive members with the same key are a sample.
 """
@@ -26,12 +26,12 @@ from seqdata_webdataset.tar_headers import (
 )
 
 MAX_FIELDS = 64
-"""Maximum members of one sample, and extensions of one shard."""
+"""Maximum number of members in a sample, and of extensions in a shard."""
 MAX_NUMBER_BYTES = 24
-"""Maximum bytes of a string that is parsed as an integer."""
+"""Maximum size in bytes of a string that is parsed as an integer."""
 _MAX_HEADERS = 1 << 16
 NUMBER_EXTENSIONS = ("cls",)
-"""Extensions of integers."""
+"""Extensions whose members are integers."""
 _INT64_LIMIT = 1 << 63
 
 
@@ -43,8 +43,9 @@ class CollectedMembers:
         begins: First bytes of values; -1 if a sample has none.
         sizes: Sizes of values in bytes.
         headers: Header -> its code.
-        codes: Code of the header per sample.
-        numbers: Value per sample, if all are integers.
+        codes: Code of the header of each sample.
+        numbers: Value of each sample, if all are integers; or its number of timesteps, if it is
+            decoded whole.
         are_integers: Whether all values are integers.
     """
 
@@ -70,8 +71,8 @@ class SampleGroup:
     """The samples of a shard.
 
     Attributes:
-        keys: The concatenated bytes of keys.
-        key_offsets: The offsets of keys.
+        keys: The concatenated bytes of all keys.
+        key_offsets: Offset of each key in ``keys``, and the end of the last one.
         members: Extension -> its members.
         last_header: Offset of the last header of a member.
     """
@@ -91,7 +92,8 @@ def group_samples(content: Any, location: DataLocation) -> SampleGroup:
 
     Raises:
         CorruptShardError: If it is not a tar file, or is damaged.
-        DecodeError: If two members of a sample have the same extension, or a name is not text.
+        DecodeError: If two members of a sample have the same extension, a key occurs again after
+            other samples, or a name is not UTF-8.
         UnsafeContentError: If a member is a link or a device.
         LimitError: If a sample has too many members.
     """
@@ -109,11 +111,11 @@ def group_samples(content: Any, location: DataLocation) -> SampleGroup:
             current_key, extensions = key, set()
         count = len(samples.key_offsets) - 2
         if extension in extensions or not extension:
-            problem = "occurs twice in its sample" if extension else "has no extension"
+            problem = "it occurs twice" if extension else "it has no extension"
             raise replace(location, offset=begin, length=size).make_error(
                 DecodeError,
-                f"member {quote(name)} must have an extension of its own, but {problem}. Write "
-                "the shard again",
+                f"member {quote(name)} must have an extension that its sample has once, but "
+                f"{problem}. Write the shard again",
                 member=name, key=key,
             )  # fmt: skip
         extensions.add(extension)

@@ -1,4 +1,4 @@
-"""Tar shards as a format of the core's engine: their indexes, fields and encoding."""
+"""Tar shards as an indexed format of the core: their indexes, fields and encoding."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class IndexedTar:
-    """Tar shards as the webdataset library writes them: an ``IndexedFormat``.
+    """Format of tar shards of the webdataset library. Implements ``IndexedFormat``.
 
     Attributes:
         schema: Extension -> its type; see ``open_webdataset``.
-        unsafe: Kinds of members that may run code.
+        unsafe: Extensions that may be decoded although this runs code.
     """
 
     schema: Schema | None = None
@@ -68,7 +68,7 @@ class IndexedTar:
         Raises:
             DataError: If it is damaged, or does not hold samples.
             UnsafeContentError: If a member is a link or a device.
-            LimitError: If it exceeds a limit.
+            LimitError: If a key, a header or the number of members exceeds a limit.
         """
         del read_sibling
         found = group_samples(content, place)
@@ -88,7 +88,7 @@ class IndexedTar:
         """Check the members of an index that was read.
 
         Raises:
-            ValueError: If they are invalid.
+            ValueError: If the members are invalid.
         """
         for members in index.members.values():
             heads = _get_heads(members)
@@ -102,7 +102,7 @@ class IndexedTar:
                 raise ValueError("invalid numbers")
 
     def is_header(self, block: bytes) -> bool:
-        """Return whether a block may be a tar file's header."""
+        """Return whether a block of bytes may be a header of a tar file."""
         return is_checksum_valid(block)
 
     def scan(self, content: NDArray[np.uint8], place: DataLocation) -> None:
@@ -118,9 +118,9 @@ class IndexedTar:
         """Return the fields of shards, by the user's schema and the headers of members.
 
         Raises:
-            ConfigError: If the schema does not fit the members.
+            ConfigError: If the schema does not match the members.
             DecodeError: If members of one extension have different types.
-            UnsafeContentError: If an extension stands for code.
+            UnsafeContentError: If decoding the members of an extension would run code.
         """
         specs = infer_specs(_list_extensions(opened), self.schema, opened.location, self.unsafe)
         return [_make_field(opened, spec) for spec in specs]
@@ -166,7 +166,7 @@ def _get_heads(members: FieldIndex) -> tuple[ArrayHeader, ...]:
     """Return the headers of members.
 
     Raises:
-        ValueError, KeyError, TypeError: If their index is invalid.
+        ValueError, KeyError, TypeError: If the index is invalid.
     """
     return tuple(
         _parse_head(
@@ -212,7 +212,7 @@ def _describe_extension(opened: OpenedFiles, name: str) -> Extension:
 
 
 def _count_steps(opened: OpenedFiles, spec: FieldSpec) -> NDArray[np.int64] | None:
-    """Return the timesteps of each sequence, int64; None if members must be decoded.
+    """Return the number of timesteps of each sequence, int64; None if members must be decoded.
 
     Raises:
         DecodeError: If a member holds an incomplete timestep.

@@ -1,6 +1,7 @@
-"""The fields of a dataset, by the user's schema and the headers of members.
+"""The fields of a dataset, from the user's schema and the headers of members.
 
-The user's schema or a fixed rule by extension determines how members are read, never their content.
+The schema, or a fixed rule for each extension, determines how members are read, never their
+content.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Extension:
     Attributes:
         name: The extension.
         headers: The headers of its members.
-        has_integers: Whether all of them are integers that are in the index.
-        place: Location of the first one, for errors.
-        recorded_field: The field as recorded by our writer.
+        has_integers: Whether all members are integers that are stored in the index.
+        place: Location of the first member, or of the first with a bad header, for errors.
+        recorded_field: Name and field, as recorded by the writer of seqdata; None: not recorded.
     """
 
     name: str
@@ -62,12 +63,12 @@ def infer_specs(
         extensions: The extensions of the dataset.
         schema: The user's schema.
         dataset: The dataset, for messages.
-        unsafe: Kinds of members that may run code; see ``unsafe.check_allowed_names``.
+        unsafe: Extensions that may be decoded although this runs code.
 
     Raises:
-        ConfigError: If the schema does not fit the members.
+        ConfigError: If the schema does not match the members.
         DecodeError: If members of one extension have different types.
-        UnsafeContentError: If an extension stands for code.
+        UnsafeContentError: If decoding the members of an extension would run code.
     """
     given_types = {} if schema is None else dict(schema)
     for name in given_types:
@@ -103,8 +104,8 @@ def _iter_specs(
     if isinstance(given_type, Mapping):
         if encoding not in MULTI_VALUE_EXTENSIONS and method != "unsafe":
             raise ConfigError(
-                f"{dataset}: `schema` of {extension.name!r} must be one type, but names parts: "
-                f"only {', '.join(MULTI_VALUE_EXTENSIONS)} have parts"
+                f"{dataset}: `schema` of {extension.name!r} must be one type, but is a dict of "
+                f"parts, which only {', '.join(MULTI_VALUE_EXTENSIONS)} have. Pass one type"
             )
         for part, type_ in given_type.items():
             field = _parse_type(type_, f"{dataset}: `schema` of {extension.name!r}, part {part!r}")
@@ -148,7 +149,12 @@ def _iter_specs(
 def _check_allowed(
     extension: Extension, given_type: Any, dataset: str, unsafe: frozenset[str]
 ) -> None:
-    """Raise if members run code, unless the user named their encoding and type."""
+    """Raise if decoding members would run code that the user has not allowed.
+
+    Raises:
+        UnsafeContentError: If the user has not allowed the extension.
+        ConfigError: If the schema has no dtype for it.
+    """
     if not is_allowed(extension.name, unsafe):
         raise extension.place.make_error(
             UnsafeContentError,
@@ -163,8 +169,8 @@ def _check_allowed(
     )
     if given_type is ... or (field is not None and field.dtype not in NUMBER_DTYPES):
         raise ConfigError(
-            f"{dataset}: `schema` of {extension.name!r} must give the dtype of its members, since "
-            f"nothing else does, but is {given_type!r}. Pass for example "
+            f"{dataset}: `schema` of {extension.name!r} must be the dtype of its members, which is "
+            f"not stored elsewhere, but is {given_type!r}. Pass for example "
             f"{{{extension.name!r}: 'float32'}}"
         )
 
@@ -174,7 +180,8 @@ def _make_number_spec(extension: Extension) -> FieldSpec:
         raise extension.place.make_error(
             DecodeError,
             f"members of extension {quote(extension.name)} must be integers, but are not. Read "
-            f"them as text with `schema={{{extension.name!r}: str}}`, or leave them out with None",
+            f"them as strings with `schema={{{extension.name!r}: str}}`, or leave them out with "
+            "None",
         )
     return FieldSpec(
         name=extension.name,
@@ -187,7 +194,7 @@ def _make_number_spec(extension: Extension) -> FieldSpec:
 def _make_given_spec(
     extension: Extension, given_type: Any, encoding: str, dataset: str
 ) -> FieldSpec:
-    """Return the field of members without a header, by the user's schema."""
+    """Return the field of members without a header, from the user's schema."""
     field = _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
     method = "decode"
     if field.dtype not in NUMBER_DTYPES:
@@ -198,7 +205,7 @@ def _make_given_spec(
         method = "number"
     elif encoding == "npz":
         raise ConfigError(
-            f"{dataset}: `schema` of {extension.name!r} must name arrays in it, but is "
+            f"{dataset}: `schema` of {extension.name!r} must name arrays of the archive, but is "
             f"{given_type!r}. Pass for example {{{extension.name!r}: {{'x': 'float32'}}}}"
         )
     elif encoding not in DECODERS or (
@@ -215,12 +222,18 @@ def _make_given_spec(
 
 
 def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> FieldSpec:
-    """Return the field of arrays and sound, by their headers."""
+    """Return the field of arrays and sound, from their headers.
+
+    Raises:
+        ConfigError: If the schema does not match the headers.
+        DecodeError: If members have no header, a bad one, or different types.
+        UnsafeContentError: If members hold Python objects.
+    """
     if not extension.headers:
         raise extension.place.make_error(
             DecodeError,
             f"members of extension {quote(extension.name)} must have headers in the index, but "
-            "have none: another release made it. Rebuild it with `seqdata index --rebuild`",
+            "have none: another release made the index. Rebuild it with `seqdata index --rebuild`",
         )
     for header in extension.headers:
         if header.kind == "bad":
@@ -262,7 +275,7 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
         if not alike or (first.scalar and recorded.axis is not None):
             raise ConfigError(
                 f"{dataset}: `schema` of {extension.name!r} must be {field.dtype} "
-                f"{list(field.shape)} per timestep as its members, but is {recorded.dtype} "
+                f"{list(field.shape)} per timestep, like its members, but is {recorded.dtype} "
                 f"{list(recorded.shape)}{'' if recorded.axis else ' per sequence'}. Leave it out, "
                 "or convert with a transform"
             )
@@ -274,12 +287,16 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
 
 
 def _parse_type(given_type: Any, context: str) -> Field:
-    """Return the field of a type in a schema."""
+    """Return the field of a type in a schema.
+
+    Raises:
+        ConfigError: If the type is invalid.
+    """
     if isinstance(given_type, Field):
         if given_type.dtype not in (*NUMBER_DTYPES, "str", "bytes"):
             raise ConfigError(
                 f"{context} must have one of the dtypes {', '.join(NUMBER_DTYPES)}, but has "
-                f"{given_type.dtype!r}"
+                f"{given_type.dtype!r}. Pass one of these"
             )
         return given_type
     plain = _TYPE_DTYPES.get(given_type) if isinstance(given_type, type) else None
@@ -292,6 +309,6 @@ def _parse_type(given_type: Any, context: str) -> Field:
     if name not in NUMBER_DTYPES:
         raise ConfigError(
             f"{context} must be a dtype, int, float, bool, str, bytes, a Field, or None to leave "
-            f"it out, but is {given_type!r}"
+            f"it out, but is {given_type!r}. Pass one of these"
         )
     return Field(name)

@@ -1,9 +1,9 @@
 """Headers and names of the members of a tar file, read without its data.
 
 Plain ustar, GNU long names and pax are supported. The checksum of every header is compared, both
-blocks of zeros at the end are required, and only zeros may follow: a shard that was cut off or lost
-a part is never taken for a shorter one. The rule for names (the key of the sample, and the
-extension) is exactly that of the webdataset library.
+blocks of zeros at the end are required, and only zeros may follow, so a shard that was cut off or
+lost a part is always detected. Names are split into key and extension exactly as by the webdataset
+library.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from seqdata.backends import DataLocation, quote
 
 TAR_BLOCK = 512
 MAX_HEADER_BYTES = 1 << 20
-"""Maximum bytes of a long name or of pax records."""
+"""Maximum size in bytes of a long name or of pax records."""
 MAX_KEY_BYTES = 1024
-"""Maximum bytes of a key."""
+"""Maximum size of a key in bytes."""
 
 _ZEROS = bytes(TAR_BLOCK)
 _FILE_TYPES = (b"0", b"\0", b"7")
@@ -38,7 +38,7 @@ _META_NAME = re.compile(r"__[^/]*__($|/)")
 
 
 def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (name, first byte, bytes) of every plain file in a shard, in order.
+    """Yield (name, first byte, size in bytes) of every plain file in a shard, in order.
 
     Args:
         content: The shard, a buffer of bytes.
@@ -65,16 +65,16 @@ def iter_members(content: Any, location: DataLocation) -> Iterator[tuple[bytes, 
         if header_size is None or not is_checksum_valid(block):
             raise replace(location, offset=at, length=TAR_BLOCK).make_error(
                 CorruptShardError,
-                "must be a header of a tar file, but is not, or is damaged. Restore the shard, or "
-                "write it again",
+                "must be a valid header of a tar file, but is not. Restore the shard, or write it "
+                "again",
             )
         type_flag, begin = block[156:157], at + TAR_BLOCK
         length = header_size if size is None or type_flag in b"LKxg" else size
         if length > total - begin:
             raise replace(location, offset=at).make_error(
                 CorruptShardError,
-                f"must be followed by a member of {length} bytes, but {total - begin} are left: "
-                "the shard was cut off. Restore it",
+                f"must be followed by a member of {length} bytes, but only {total - begin} bytes "
+                "follow: the shard was cut off. Restore it",
                 expected=length, found=total - begin,
             )  # fmt: skip
         at = begin + -(-length // TAR_BLOCK) * TAR_BLOCK
@@ -99,7 +99,7 @@ def _read_extended(view: memoryview, location: DataLocation) -> bytes:
     """Return the content of a header that extends the next one.
 
     Raises:
-        LimitError: If it is too large to be one.
+        LimitError: If it is larger than ``MAX_HEADER_BYTES``.
     """
     begin, length = location.offset or 0, location.length or 0
     if length > MAX_HEADER_BYTES:
@@ -129,7 +129,7 @@ def _read_number(field: bytes) -> int | None:
 
 
 def is_checksum_valid(block: bytes) -> bool:
-    """Return whether the checksum in a header is that of its bytes."""
+    """Return whether the checksum in a header matches its bytes."""
     expected = _read_number(block[_CHECKSUM])
     blanked = 256 - sum(block[_CHECKSUM])
     if expected == sum(block) + blanked:
@@ -141,7 +141,12 @@ def is_checksum_valid(block: bytes) -> bool:
 def _parse_pax_records(
     content: bytes, name: bytes | None, shard: DataLocation, begin: int
 ) -> tuple[bytes | None, int | None]:
-    """Return the name and size of the next member by pax records, if they have them."""
+    """Return the name and size of the next member in pax records; else ``name``, and None.
+
+    Raises:
+        CorruptShardError: If the records are invalid.
+        DecodeError: If the member is sparse.
+    """
     at, size = 0, None
     if b" path=" not in content and b" size=" not in content and b"GNU.sparse" not in content:
         return name, None
@@ -162,7 +167,7 @@ def _parse_pax_records(
             if size < 0:
                 raise location.make_error(
                     CorruptShardError,
-                    f"must have a number as size, but has {value[:20]!r}. Restore the shard",
+                    f"must have an integer as size, but has {value[:20]!r}. Restore the shard",
                 )
         elif keyword.startswith(b"GNU.sparse"):
             _raise_for_type(b"S", b"", location)

@@ -1,6 +1,6 @@
-"""Members whose decoding runs code from the data: read only if the user's code names them.
+"""Members whose decoding runs code from the data; decoded only if the user's code names them.
 
-Nothing else can name them: no environment variable, no URL, no file next to the data.
+Nothing else can allow them: no environment variable, no URL, no file next to the data.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TORCH_EXTENSIONS = ("pth", "pt")
 
 
 def check_allowed_names(names: Collection[str] | None) -> frozenset[str]:
-    """Return the kinds of members that the user allows.
+    """Return the extensions that the user allows, checked.
 
     Args:
         names: Last parts of extensions; None: no member is allowed.
 
     Raises:
-        ConfigError: If there is no such encoding.
+        ConfigError: If a name is not an extension that can be allowed.
     """
     if isinstance(names, str):
         raise ConfigError(
@@ -38,20 +38,20 @@ def check_allowed_names(names: Collection[str] | None) -> frozenset[str]:
     found = frozenset(names or ())
     if odd := sorted(map(repr, found.difference((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS)))):
         raise ConfigError(
-            "webdataset: `unsafe_decoders` must be of "
+            "webdataset: `unsafe_decoders` must only have "
             f"{', '.join((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS))}, but has {', '.join(odd)}. "
-            "Leave it out: other members are decoded without it"
+            "Leave that out; other members need no permission"
         )
     return found
 
 
 def is_unsafe(extension: str) -> bool:
-    """Return whether any part of an extension stands for a format that runs code."""
+    """Return whether any part of an extension is of a format whose decoding runs code."""
     return not UNSAFE_EXTENSIONS.isdisjoint(extension.split("."))
 
 
 def is_allowed(extension: str, names: frozenset[str]) -> bool:
-    """Return whether the members of an unsafe extension may be read: each unsafe part is named.
+    """Return whether the members of an unsafe extension may be decoded: each part is named.
 
     Examples:
         >>> is_allowed("x.pyd", frozenset({"pyd"})), is_allowed("pyd.gz", frozenset({"pyd"}))
@@ -64,7 +64,7 @@ def is_allowed(extension: str, names: frozenset[str]) -> bool:
 
 
 def read_unsafe(raw: bytes, encoding: str, location: DataLocation) -> Any:
-    """Return the content of a member, by running its code.
+    """Decode a member by running code from it; tensors become arrays.
 
     Args:
         raw: Its bytes.
@@ -72,7 +72,7 @@ def read_unsafe(raw: bytes, encoding: str, location: DataLocation) -> Any:
         location: The location of the member, for errors.
 
     Raises:
-        DecodeError: If that fails.
+        DecodeError: If decoding fails.
     """
     try:
         if encoding in TORCH_EXTENSIONS:
@@ -83,12 +83,12 @@ def read_unsafe(raw: bytes, encoding: str, location: DataLocation) -> Any:
         raise location.make_error(
             DecodeError,
             f"must match `schema`, but cannot be decoded as .{encoding} ({type(error).__name__}: "
-            f"{error}). Restore the shard, or leave it out",
+            f"{error}). Restore the shard, or leave the extension out of `schema`",
         ) from error
 
 
 def _to_arrays(found: Any) -> Any:
-    """Return tensors as arrays, alone or as the values of a dict."""
+    """Convert a tensor, or the tensors in a dict, to arrays; return anything else unchanged."""
     if isinstance(found, dict):
         return {name: _to_arrays(value) for name, value in found.items()}
     detach = getattr(found, "detach", None)

@@ -52,25 +52,25 @@ def text_of(text):
 
 
 BAD = [
-    (b"", "does not begin as a .npy file"),
-    (b"\x93NUMPY\x09\x00\x10\x00\0\0" + b" " * 16, "a head of version 9 and 16 bytes"),
-    (b"\x93NUMPY\x01\x00\xff\xff" + b" " * 16, "a head of version 1 and 65535 bytes"),
-    (text_of("{'descr': '<f4'"), "a head that cannot be read"),
-    (text_of("__import__('os').system('true')"), "a head that cannot be read"),
+    (b"", "is not a .npy file: it does not begin with the magic bytes"),
+    (b"\x93NUMPY\x09\x00\x10\x00\0\0" + b" " * 16, "a header of version 9 and 16 bytes"),
+    (b"\x93NUMPY\x01\x00\xff\xff" + b" " * 16, "a header of version 1 and 65535 bytes"),
+    (text_of("{'descr': '<f4'"), "a header that cannot be read"),
+    (text_of("__import__('os').system('true')"), "a header that cannot be read"),
     (text_of("{'descr': '|O', 'fortran_order': False, 'shape': (3,)}"), "holds Python objects"),
     (text_of("{'descr': [('a','<f4')], 'fortran_order': False, 'shape': (3,)}"), "Python objects"),
     (text_of("{'descr': '<q9', 'fortran_order': False, 'shape': (3,)}"), "which cannot be stored"),
     (text_of("{'descr': '<c8', 'fortran_order': False, 'shape': (3,)}"), "which cannot be stored"),
-    (text_of("{'descr': '<f4', 'fortran_order': False}"), "a head that cannot be read"),
+    (text_of("{'descr': '<f4', 'fortran_order': False}"), "a header that cannot be read"),
     (
         text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5_000 + ",), }\n"),
-        "a head that cannot be read",
+        "a header that cannot be read",
     ),
     (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (3)}"), "has the shape 3"),
     (text_of("{'descr': '<f4', 'fortran_order': 1, 'shape': (3,)}"), "has the shape"),
     (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}"), "has the shape"),
     (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': 3}"), "has the shape 3"),
-    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}"), "0 bytes of values, its"),
+    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}"), "0 bytes of values, but"),
     (
         text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1152921504606846976)}"),
         "too many",
@@ -263,7 +263,7 @@ def test_flac_says_its_length():
     raw = b"fLaC" + b"\0\0\0\x22" + bytes(10) + packed.to_bytes(8, "big") + bytes(16)
     head = ArrayHeader("flac", "<i4", (2,))
     assert read_flac_header(raw + bytes(57)) == (head, 0, len(raw) + 57, 1234)
-    with pytest.raises(BadHeaderError, match="does not say how many samples"):
+    with pytest.raises(BadHeaderError, match="does not declare its number of samples"):
         read_flac_header(raw[:18] + bytes(24))
-    with pytest.raises(BadHeaderError, match=r"does not begin as a .flac file"):
+    with pytest.raises(BadHeaderError, match=r"is not a .flac file"):
         read_flac_header(b"OggS" + raw[4:])

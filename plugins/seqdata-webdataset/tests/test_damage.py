@@ -144,7 +144,7 @@ def test_verify_tells_damage_between_members(folder):
     flip(folder / "x-001.tar", begin // 512 * 512 - 512 + 3)  # its header's name
     code, told = verify(folder)
     assert code == 1
-    assert "must be a header of a tar file" in told
+    assert "must be a valid header of a tar file" in told
 
 
 def test_verify_tells_damage_of_no_consequence(folder):

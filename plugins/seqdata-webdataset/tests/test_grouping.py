@@ -78,7 +78,7 @@ def test_samples_are_those_of_the_library(pairs):
 def test_an_extension_twice_in_a_sample_is_refused():
     with pytest.raises(
         DecodeError,
-        match=r'member "a.NPY" must have an extension of its own, but occurs twice in its sample',
+        match=r'member "a.NPY" must have an extension that its sample has once, but it occurs',
     ):
         grouped(["a.npy", "a.NPY"])
 
@@ -92,7 +92,7 @@ def test_a_key_that_comes_again_is_refused():
 
 def test_a_member_without_an_extension_is_refused():
     with pytest.raises(
-        DecodeError, match=r'member "a\." must have an extension of its own, but has no'
+        DecodeError, match=r'member "a\." must have an extension that .* but it has no'
     ):
         grouped(["a."])
 

@@ -151,7 +151,7 @@ def test_a_damaged_header_is_found(tar):
     raw[1024 + 3] ^= 1
     path.write_bytes(raw)
     with pytest.raises(
-        CorruptShardError, match=r"bytes 1024..1536: must be a header of a tar file"
+        CorruptShardError, match=r"bytes 1024..1536: must be a valid header of a tar file"
     ):
         walked(path)
 
@@ -168,7 +168,7 @@ def test_a_member_that_does_not_fit_is_named(tar):
     path = tar([("a.npy", b"1" * 2000)])
     path.write_bytes(path.read_bytes()[:1024])
     with pytest.raises(
-        CorruptShardError, match="must be followed by a member of 2000 bytes, but 512 are left"
+        CorruptShardError, match="must be followed by a member of 2000 bytes, but only 512 bytes"
     ):
         walked(path)
 
@@ -198,7 +198,7 @@ def test_pax_records_that_are_none_are_found(tar):
 
 def test_a_size_that_is_no_number_is_found(tar):
     path = tar([("a.npy", b"1", {"pax_headers": {"size": "-7"}})], format=tarfile.PAX_FORMAT)
-    with pytest.raises(CorruptShardError, match="must have a number as size, but has b'-7'"):
+    with pytest.raises(CorruptShardError, match="must have an integer as size, but has b'-7'"):
         walked(path)
 
 

@@ -272,9 +272,9 @@ def test_what_is_named_does_not_stand_for_more(name, tar, npy, tmp_path):
         ),
         (
             {"npy"},
-            "`unsafe_decoders` must be of pyd, pkl, pickle, pth, pt, but has 'npy'. Leave it ou",
+            "`unsafe_decoders` must only have pyd, pkl, pickle, pth, pt, but has 'npy'. Leave",
         ),
-        ({"dill", 3}, "`unsafe_decoders` must be of pyd, pkl.*, but has 'dill', 3"),
+        ({"dill", 3}, "`unsafe_decoders` must only have pyd, pkl.*, but has 'dill', 3"),
     ],
 )
 def test_names_of_decoders_that_cannot_be_meant_are_refused(names, text, folder):
@@ -285,7 +285,7 @@ def test_names_of_decoders_that_cannot_be_meant_are_refused(names, text, folder)
 @pytest.mark.parametrize("said", [..., str, bytes, Field("str", (), None)])
 def test_what_is_unpickled_must_be_said(said, tar, npy):
     path = tar([("u0.npy", npy(np.arange(3))), ("u0.pyd", pickle.dumps([1]))])
-    text = "`schema` of 'pyd' must give the dtype of its members, since nothing else"
+    text = "`schema` of 'pyd' must be the dtype of its members, which is not stored"
     with pytest.raises(ConfigError, match=text):
         open_webdataset(
             path, index="build", schema={"pyd": said}, unsafe_decoders={"pyd"}, progress=False

@@ -185,8 +185,8 @@ def test_one_id_twice_is_refused(tmp_path):
             {"X": [1], "x": [2]},
             "must have different extensions, but 'X' and 'x' would both be 'x.npy'",
         ),
-        ({"a/b": [1]}, "must be plain letters, .* would be 'a/b.npy'"),
-        ({"pt": [1]}, "not that of pickled data, but field 'pt' would be 'pt.npy'"),
+        ({"a/b": [1]}, "must be a plain extension, .* would get 'a/b.npy'"),
+        ({"pt": [1]}, "not one of pickled data, but field 'pt' would get 'pt.npy'"),
     ],
 )
 def test_names_that_can_be_no_extensions_are_refused(tmp_path, row, what):

@@ -1,4 +1,4 @@
-"""``python -m seqdata_testing.faults``: the matrix of faults, on our stores and on a plugin's.
+"""``python -m seqdata_testing.faults``: the matrix of faults, for the core and for plugins.
 
 Usage: ``python -m seqdata_testing.faults [FAULT ...] [--target MODULE:NAME ...] [--quick]``.
 """
@@ -19,11 +19,11 @@ from seqdata_testing.faults.page import as_grid, as_page, as_reasons
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the cases of all faults, or of those that are named.
+    """Run the cases of all faults, or of the named faults.
 
     Returns:
-        1 where one is not as it must be or does not show that its fault happened (a fault that this
-        system cannot make counts as not run only), 2 where something is named that there is not.
+        Exit status: 1 if an outcome is wrong or a fault did not happen (except a fault that this
+        system cannot cause, which only counts as not run); 2 if a name is unknown; else 0.
     """
     parser = argparse.ArgumentParser(prog="python -m seqdata_testing.faults")
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="D1, W5, …; none: all")
@@ -66,16 +66,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def refuse_unknown(names: Sequence[str]) -> None:
-    """Refuse names of faults that there are not.
+    """Raise if a fault does not exist.
 
     Raises:
-        ConfigError: If one is such.
+        ConfigError: If a name is unknown.
     """
     wrong = [name for name in names if name not in FAULTS]
     if wrong:
         raise ConfigError(
-            f"faults: no fault {wrong[0]!r}, but must be one of {', '.join(FAULTS)}; choose among "
-            "these"
+            f"faults: a fault must be one of {', '.join(FAULTS)}, but is {wrong[0]!r}. Choose one "
+            "of these"
         )
 
 

@@ -1,7 +1,7 @@
-"""The system calls by which a writer changes a folder: counted, ended at, or followed to the disk.
+"""Observation of the system calls by which a writer changes a folder.
 
-``announce_calls`` tells of each of them before it is made. ``Disk`` follows which bytes and names
-have been flushed: what a loss of power leaves.
+``announce_calls`` reports each call before it is made. ``Disk`` records which bytes and names have
+been flushed, and so survive a loss of power.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 CALLS = ("fsync", "replace", "rename", "unlink")
 OnCall = Callable[[int, str, tuple[Any, ...]], None]
-"""Is told of a call before it is made: which one it is, from 0, its name and its arguments."""
+"""``on_call(number, name, arguments)`` is called before each call; numbers count from 0."""
 State = Mapping[str, bytes | None]
 """Content of a disk: relative path -> content; None: a folder."""
 
 
 @contextmanager
 def announce_calls(on_call: OnCall) -> Iterator[None]:
-    """Report every call of this process that changes a folder."""
+    """Within the block, report every call of this process that changes a folder."""
     numbers, before = itertools.count(), {name: getattr(os, name) for name in CALLS}
     for name, function in before.items():
         setattr(os, name, functools.partial(_announce_call, function, name, numbers, on_call))
@@ -49,11 +49,11 @@ def _announce_call(
 class Disk:
     """Part of a folder that has been flushed, and so survives a loss of power.
 
-    Bytes are there as of the last ``fsync`` of their file, names as of the last one of their
-    folder. A file system may keep more than that: ``find_remains`` gives both ends.
+    Bytes survive as of the last ``fsync`` of their file, names as of the last ``fsync`` of their
+    folder. A file system may keep more: ``find_remains`` returns both extremes.
 
     Attributes:
-        base: The folder; it is empty, and its own name is safe.
+        base: The folder, which is empty at first, and whose own name survives.
     """
 
     base: Path
@@ -63,7 +63,7 @@ class Disk:
     _descriptors: list[int] = field(default_factory=list)  # so that no number is used again
 
     def note(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Note a call: an ``fsync`` makes bytes or names safe."""
+        """Record a call; an ``fsync`` makes bytes or names survive."""
         if name != "fsync":
             return
         about = os.fstat(arguments[0])
@@ -83,7 +83,7 @@ class Disk:
         return entry.inode()
 
     def find_remains(self) -> list[State]:
-        """Return possible files after a loss of power: all names with safe bytes, or safe names."""
+        """Return possible states after a loss of power: with all names, or only flushed names."""
         named: dict[str, bytes | None] = {}
         for path in sorted(self.base.rglob("*")):
             with contextlib.suppress(FileNotFoundError):  # another thread writes, too
@@ -101,13 +101,13 @@ class Disk:
                 yield path, self._bytes.get(number, b"")
 
     def close(self) -> None:
-        """Close the files that were held."""
+        """Close the files that were kept open."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
 
 def lay_out(state: State, folder: Path) -> None:
-    """Write what a loss of power has left into a folder."""
+    """Write the files of a state into a folder."""
     for name, content in state.items():
         path = folder / name
         if content is None:

@@ -1,6 +1,6 @@
-"""All cases: of the core's own stores, and of what a plugin names; and why some cannot be tried.
+"""All cases, for the stores of the core and the targets of plugins.
 
-The reason is shown in the matrix in place of a case.
+If a fault cannot be tried, the matrix has the reason in place of a case.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _MENDING = {
 
 
 def why_not(*, remote: bool) -> Iterator[tuple[str, str, str]]:
-    """Return (fault, policy, reason) of all that may be left out.
+    """Yield (fault, policy, reason) for faults that need not be tried.
 
     Args:
-        remote: Whether the data lies on another machine.
+        remote: Whether the data is remote.
     """
     for fault in FAULTS:
         form_reason = _REMOTE.get(fault, "") if remote else _LOCAL.get(fault[0], "")
@@ -76,7 +76,7 @@ def all_cases(others: Sequence[FaultTarget] = (), *, quick: bool = False) -> lis
 
     Args:
         others: Targets of plugins, in addition to the core's own.
-        quick: Whether each tries little, for the cases that run at every change.
+        quick: Whether each case makes few trials, for runs at every change.
     """
     found = cases_for(OWN, quick=quick)
     foreign = [
@@ -99,7 +99,7 @@ def cases_for(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
 
     Args:
         target: Target to write and open, with checksums.
-        quick: Whether each tries little.
+        quick: Whether each case makes few trials.
     """
     local = [
         *cases_damage.cases(target, quick=quick),
@@ -124,7 +124,7 @@ def cases_for(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
 
 
 def _complete(form: str, cases: Sequence[FaultCase], *, remote: bool) -> list[FaultCase]:
-    """Return cases with their form, and one that says why for each that there is not."""
+    """Return cases with their form, and for each missing case one with the reason."""
     placed = [replace(case, form=form) for case in cases]
     present = {(case.fault, case.policy) for case in placed}
     return placed + [
@@ -137,13 +137,13 @@ def _complete(form: str, cases: Sequence[FaultCase], *, remote: bool) -> list[Fa
 
 
 def find_target(name: str) -> FaultTarget:
-    """Return the target that a plugin offers for the matrix.
+    """Import the target of a plugin.
 
     Args:
         name: Import path: ``package.module:NAME``.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If it does not exist or is not a ``FaultTarget``.
     """
     try:
         found = pkgutil.resolve_name(name)
@@ -153,6 +153,6 @@ def find_target(name: str) -> FaultTarget:
         ) from error
     if not isinstance(found, FaultTarget):
         raise ConfigError(
-            f"faults: {name!r} is a {type(found).__name__}, but must be a FaultTarget; name another"
+            f"faults: {name!r} must be a FaultTarget, but is a {type(found).__name__}. Name another"
         )
     return found

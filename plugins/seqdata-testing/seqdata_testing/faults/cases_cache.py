@@ -1,4 +1,4 @@
-"""Rows C2 to C8: what happens to the cache of remote files. Each must show that it happened."""
+"""Cases C2 to C8: faults of the cache of remote files; each must prove that it happened."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MAPS = Path("/proc/self/maps")
 
 
 class _EventCounter(logging.Handler):
-    """Counts what the log says."""
+    """Log handler that counts the events of ``_LOG_WORDS``."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -63,7 +63,7 @@ class _EventCounter(logging.Handler):
 
 @contextmanager
 def _count_events() -> Iterator[dict[str, int]]:
-    """Count the events that the log of this process tells."""
+    """Yield event -> count; events in the log of this process are counted within the block."""
     log, handler = logging.getLogger("seqdata.remote"), _EventCounter()
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -74,9 +74,9 @@ def _count_events() -> Iterator[dict[str, int]]:
 
 
 def race_for_cache(target: FaultTarget, rounds: int) -> list[Outcome]:
-    """Play a store in two processes through one empty cache that holds only a part of it.
+    """Play a store in two processes through one empty cache that is too small for it.
 
-    A file that goes while it is read is still mapped: the system says so of the mapping.
+    A file that was removed while it was read is found as a mapping of a deleted file.
     """
     _, root = write_dataset(target)
     most = _compute_room(target, root)
@@ -90,7 +90,7 @@ def race_for_cache(target: FaultTarget, rounds: int) -> list[Outcome]:
 
 
 def kill_while_filling(target: FaultTarget, runs: int) -> list[Outcome]:
-    """Kill a process while a file in the cache is half there; read through what it left."""
+    """Kill a process while it writes a file to the cache; then read through this cache."""
     sequences, root = write_dataset(target)
     random, found = Random(0), []
     with network.served(network.folder_of(root)) as server:
@@ -125,7 +125,7 @@ def _is_stopped_in_a_file(pid: int, folder: Path, seconds: float) -> bool:
 
 
 def damage_cache(target: FaultTarget, workers: int) -> list[Outcome]:
-    """Play a store, a copy of which in the cache was damaged after an earlier run; then again."""
+    """Read a store through a cache, damage a cached copy, play the store, and read it again."""
     sequences, root = write_dataset(target)
     remote = _remote(Path("cache").resolve())
     with network.served(network.folder_of(root)) as server:
@@ -143,7 +143,7 @@ def damage_cache(target: FaultTarget, workers: int) -> list[Outcome]:
 
 
 def remove_cache(target: FaultTarget, workers: int) -> list[Outcome]:
-    """Remove the whole folder of the cache after each batch."""
+    """Play a store, and remove the folder of the cache after each batch."""
     sequences, root = write_dataset(target)
     remote = _remote(Path("cache").resolve())
     gone = []
@@ -159,7 +159,7 @@ def remove_cache(target: FaultTarget, workers: int) -> list[Outcome]:
 
 
 def overfill_cache(target: FaultTarget, shards: int, workers: int) -> list[Outcome]:
-    """Play shuffled batches of more shards than there is room for."""
+    """Play shuffled batches that need more shards than the cache has room for."""
     sequences, root = write_dataset(target)
     sizes = sorted((root / name).stat().st_size for name in target.shards(root))
     others = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) - sum(sizes)
@@ -172,7 +172,7 @@ def overfill_cache(target: FaultTarget, shards: int, workers: int) -> list[Outco
 
 
 def share_folder(target: FaultTarget) -> list[Outcome]:
-    """Play a store through a small cache in a folder that holds older files of the user's."""
+    """Play a store through a small cache in a folder with older files of the user."""
     sequences, root = write_dataset(target)
     mine = Path("mine").resolve()
     mine.mkdir()
@@ -191,7 +191,7 @@ def share_folder(target: FaultTarget) -> list[Outcome]:
 
 
 def read_without_locks(target: FaultTarget) -> list[Outcome]:
-    """Read through a cache on a file system without locks, of each kind that there is."""
+    """Read through a cache on a file system without locks, once for each error number."""
     sequences, root = write_dataset(target)
     found = []
     with network.served(network.folder_of(root)) as server:
@@ -204,7 +204,7 @@ def read_without_locks(target: FaultTarget) -> list[Outcome]:
 
 
 def write_without_locks(target: FaultTarget) -> list[Outcome]:
-    """Write on a file system without locks, on top of what a writer that was ended has left."""
+    """Write on a file system without locks, after a writer was killed in the same folder."""
     sequences, root = target.dataset(), Path("data").resolve()
     found = []
     for number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
@@ -229,7 +229,14 @@ def _write_again(target: FaultTarget, root: Path, sequences: Sequence[Mapping[st
 
 @contextmanager
 def refuse_locks(number: int) -> Iterator[list[int]]:
-    """Make every file lock fail, as on a file system without locks; return what was refused."""
+    """Make every file lock fail within the block, as on a file system without locks.
+
+    Args:
+        number: Error number of the failure.
+
+    Yields:
+        Kinds of the locks that were refused so far.
+    """
     refused: list[int] = []
 
     def flock(descriptor: int, kind: int) -> None:
@@ -245,7 +252,7 @@ def _remote(cache: Path, most: int = _ENOUGH) -> Remote:
 
 
 def _compute_room(target: FaultTarget, root: Path) -> int:
-    """Return the bytes of all but shards, of the largest shard, and of a third of the others."""
+    """Return the size in bytes of all other files, the largest shard, and a third of the rest."""
     largest = max((root / name).stat().st_size for name in target.shards(root))
     shards = sum((root / name).stat().st_size for name in target.shards(root))
     files = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
@@ -316,7 +323,7 @@ def cases(target: FaultTarget, runs: int) -> list[FaultCase]:
 
     Args:
         target: Dataset to serve.
-        runs: Number of drawn instants.
+        runs: Number of random instants at which a process is killed.
     """
     pairs = max(1, runs // 2)
     found = [

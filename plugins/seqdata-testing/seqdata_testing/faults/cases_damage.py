@@ -1,4 +1,4 @@
-"""Rows D1 to D9: damage of files, for every way to open and to read."""
+"""Cases D1 to D9: damage to files, for every way to open and to read."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _GOING_ON = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamageSpec:
-    """A kind of damage, and what must come of it.
+    """A kind of damage, and its expected outcome.
 
     Attributes:
         fault: Name of the fault in ``FAULTS``.
-        harms: Draws the damage.
+        harms: Function that draws the damage.
         part: Kind of files: ``shards`` or the ``others``.
-        kinds: Required outcomes.
+        kinds: Allowed outcomes.
         details: Details that the errors must have.
-        count: Trials at most.
-        named: Share of the errors that must name the sequence.
-        off: Why it cannot be noticed with ``verify`` off; empty: it is.
-        unread: Whether it may be in files that nobody reads with ``verify`` off.
+        count: Maximum number of trials.
+        named: Fraction of the errors that must name the sequence.
+        off: Reason why it is not detected with ``verify`` off; empty: it is detected.
+        unread: Whether it may be in files that are not read with ``verify`` off.
     """
 
     fault: str
@@ -94,7 +94,7 @@ OWN_SPECS = (
     ),
 )  # fmt: skip
 REACHES = tuple(spec for spec in OWN_SPECS if spec.fault in ("D1", "D6"))
-"""Damage that reaches sequences: that a store opens with."""
+"""Damage to sequences, with which a store can still be opened."""
 
 _FOREIGN = ("dataset", "shard", "file")
 FOREIGN_SPECS = (
@@ -123,7 +123,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
 
     Args:
         target: Dataset to damage.
-        quick: Whether only the cases that run at every change, which try little.
+        quick: Whether each case makes few trials.
     """
     checked = bool(target.verified)
     none = {} if checked else _CANNOT
@@ -149,12 +149,12 @@ def cases_of_spec(target: FaultTarget, spec: DamageSpec, *, quick: bool = False)
 def mended_cases(
     target: FaultTarget, specs: Sequence[DamageSpec], *, quick: bool = False
 ) -> list[FaultCase]:
-    """Return the cases of loaders that continue: bad sequences are replaced, or masked.
+    """Return the cases of loaders that replace or mask bad sequences and continue.
 
     Args:
         target: Dataset to damage.
-        specs: The damage that reaches sequences.
-        quick: Whether each tries little.
+        specs: The damage to sequences.
+        quick: Whether each case makes few trials.
     """
     found = []
     for policy in ("replace", "mask"):

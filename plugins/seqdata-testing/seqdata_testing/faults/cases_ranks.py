@@ -1,4 +1,4 @@
-"""Rows R1 to R3: what happens to one of several ranks, and what the others make of it."""
+"""Cases R1 to R3: faults of one of several ranks, and the outcomes of the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIGNALS = {
     "R2": (signal.SIGKILL, 15.0),
     "R3": (signal.SIGSTOP, 60.0),
 }
-"""Fault -> its signal, seconds within which the others end."""
+"""Fault -> its signal, and seconds within which the others must end."""
 
 _SHORT = 3.0  # patience where a test waits for it
 _LATER = 20.0  # seconds after which who has not ended is stuck
@@ -40,7 +40,7 @@ def cases(
     Args:
         target: Dataset to train on.
         worlds: Number of ranks, and index of the one that fails.
-        mapped: Whether its files are mapped where they lie; else a shard is looked at as a whole.
+        mapped: Whether its files are mapped in place; otherwise a shard is checked as a whole.
     """
     found: list[FaultCase] = []
     for world, struck in worlds:
@@ -94,7 +94,7 @@ def _make_error_cases(ranks: Ranks, *, mapped: bool) -> list[FaultCase]:
 
 
 def _make_policy_cases(ranks: Ranks) -> list[FaultCase]:
-    """Return the cases of R1 where what one rank cannot read is replaced, or masked."""
+    """Return the cases of R1 in which unreadable sequences of a rank are replaced or masked."""
     policies: tuple[OnError, ...] = ("replace", "mask")
     must = Expectation(kinds=(WHOLE,), seconds=_TRAINED, happened={"row that cannot be read": 1})
     return [
@@ -147,5 +147,5 @@ def _train_until_signal(ranks: Ranks, number: int) -> list[Outcome]:
 
 
 def _set_compile_cache() -> None:
-    """Make torch keep what it compiles in this folder, not among temporary files."""
+    """Make torch cache compiled code in the current folder, not among temporary files."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path("compiled").resolve())

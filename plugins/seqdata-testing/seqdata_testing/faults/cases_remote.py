@@ -1,4 +1,4 @@
-"""Rows S1 to S8, C by ``cases_cache``, D1 to D9 of remote data: networks and caches that fail."""
+"""Cases of remote data: S1 to S8, C1 to C8 (``cases_cache``), and D1 to D9."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
 
     Args:
         target: Dataset to serve.
-        quick: Whether each tries little.
+        quick: Whether each case makes few trials.
     """
     found = []
     for mode in _MODES:
@@ -122,7 +122,7 @@ def _network(target: FaultTarget, mode: str, workers: int) -> list[FaultCase]:
 
 
 def _damages(local: FaultTarget, *, quick: bool) -> list[FaultCase]:
-    """Return the rows of damage for remote data: of shards that come whole, no part is used."""
+    """Return the cases of damage to remote data."""
     found = []
     for mode in _MODES:
         target = try_remote.served_target(local, mode)

@@ -1,4 +1,4 @@
-"""More of rows D2, D7 and D9: files that are kept, saved datasets, other data under an old path."""
+"""More cases of D2, D7 and D9: saved files, saved datasets, and data replaced at a path."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LATER = 10_000_000  # nanoseconds by which the files of the other data are newe
 
 
 def flip_saved_file(saved: SavedFile, count: int) -> list[Outcome]:
-    """Flip bits in each region of a kept file: its start, its middle, and its end.
+    """Flip bits in each region of a saved file: its start, its middle, and its end.
 
     Args:
         saved: The saved file.
-        count: Flips in each region.
+        count: Number of flips in each region.
     """
     logging.getLogger("seqdata").setLevel(logging.ERROR)  # each flip is told, as it must
     root = Path("data").resolve()
@@ -69,12 +69,12 @@ def _compare_saved(saved: SavedFile, root: Path, due: Any, happened: dict[str, i
 
 
 def reopen_replaced(target: FaultTarget, verify: str, workers: int | None) -> list[Outcome]:
-    """Open a dataset, write other data to its place, and open it again as a worker or pickle does.
+    """Open a dataset, replace its data, and open it again in workers or by unpickling.
 
     Args:
         target: The kind of dataset.
         verify: When checksums are compared.
-        workers: Processes of a loader that plays the opened store; None if it is unpickled.
+        workers: Number of workers of a loader that plays the opened store; None: it is unpickled.
     """
     sequences = target.dataset()
     root = Path("data").resolve()
@@ -192,8 +192,8 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
     """Return the cases of a kind of data on this machine.
 
     Args:
-        target: Target whose saved file is replaced.
-        quick: Whether each tries little.
+        target: Target whose saved files are damaged, and whose data is replaced.
+        quick: Whether each case makes few trials.
     """
     files = (*target.saved_files, *_OF_THE_CORE.get(target.name, ()))
     found = [_make_flip_case(target, file, _QUICK_FLIPS if quick else _FLIPS) for file in files]

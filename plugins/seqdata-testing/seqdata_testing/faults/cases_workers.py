@@ -1,4 +1,4 @@
-"""Rows W1 to W5, D10 and X1: a loader plays, and one of its worker processes is harmed."""
+"""Cases W1 to W5, D10 and X1: faults of worker processes while a loader plays."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class WorkerSetup:
 
     Attributes:
         target: Target that it plays.
-        workers: Number of its processes.
+        workers: Number of worker processes.
         method: Start method.
-        stall_timeout: Seconds after which one is given up.
-        is_counted: Whether descriptors are; not where the server is a part of this process.
+        stall_timeout: Seconds after which a silent worker is an error.
+        is_counted: Whether open descriptors are counted; not if the server runs in this process.
     """
 
     target: FaultTarget
@@ -56,7 +56,7 @@ class WorkerSetup:
     is_counted: bool = True
 
     def loader(self, root: Path, transform: FaultTransform) -> Loader:
-        """Make it."""
+        """Return the loader."""
         store = self.target.open(root, self.target.verify[-1])
         return Loader(
             store, Fixed(BATCH, shuffle=False), num_workers=self.workers, transform=transform,
@@ -73,7 +73,7 @@ def play_trapped(setup: WorkerSetup, act: Callable[[], None]) -> list[Outcome]:
 
 
 def cut_while_read(setup: WorkerSetup) -> list[Outcome]:
-    """Play until a transform cuts off the last shard, which is mapped and will be read."""
+    """Play until a transform truncates the last shard, which is mapped and will be read."""
     root, sequences = _write_dataset(setup.target)
     act = processes.Cutting(root / setup.target.shards(root)[-1])
     trap = FaultTransform(  # the last shard is read later; who opens it later finds it damaged
@@ -124,7 +124,7 @@ def play_signalled(setup: WorkerSetup, number: int, whom: str) -> list[Outcome]:
 
 
 def end_and_resume(setup: WorkerSetup, number: int) -> list[Outcome]:
-    """Play until all processes get a signal; take the state, shut down, and play the rest.
+    """Play until all processes get a signal; save the state, shut down, and play the rest.
 
     Args:
         setup: Options of the loader.
@@ -158,7 +158,7 @@ def end_and_resume(setup: WorkerSetup, number: int) -> list[Outcome]:
 
 
 def _write_dataset(target: FaultTarget) -> tuple[Path, list[dict[str, Any]]]:
-    """Write the dataset into the present folder."""
+    """Write the dataset into the current folder; return its folder and its sequences."""
     root, sequences = Path("data").resolve(), target.dataset()
     target.write(root, sequences)
     return root, sequences
@@ -171,7 +171,7 @@ def _read_note() -> float | None:
 def _play_trapped(
     setup: WorkerSetup, root: Path, sequences: list[dict[str, Any]], trap: FaultTransform
 ) -> Outcome:
-    """Play once in peace and once into the trap; say whether descriptors or names are left."""
+    """Play once without and once with a fault; report leaked descriptors and shared memory."""
     names: set[str] = set()
     began, ready = time.monotonic(), list[float]()
 
@@ -200,7 +200,7 @@ def _play_trapped(
 
 
 class _LogLines(logging.Handler):
-    """Keeps what is logged."""
+    """Log handler that keeps all messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ _BUS_ALONE = (
 
 
 def all_methods() -> list[str]:
-    """Return the ways to start a process here, the default first."""
+    """Return the start methods of this system, ``forkserver`` first."""
     return sorted(multiprocessing.get_all_start_methods(), key=lambda name: name != "forkserver")
 
 
@@ -290,8 +290,8 @@ def cases(
 
     Args:
         target: Dataset to play.
-        methods: Start methods of workers; None: in every way that there is.
-        mapped: Whether its files are mapped where they lie, and may be cut off then.
+        methods: Start methods of workers; None: all methods.
+        mapped: Whether its files are mapped in place, and so can be truncated while mapped.
     """
     found: list[FaultCase] = []
     for method in all_methods() if methods is None else methods:
@@ -328,7 +328,7 @@ def cases(
 
 
 def _without_key(must: Expectation) -> Expectation:
-    """Leave out what would have to be fetched to be told."""
+    """Return an expectation without the detail ``key``, which would have to be fetched."""
     return replace(must, details=tuple(name for name in must.details if name != "key"))
 
 

@@ -1,4 +1,4 @@
-"""Rows V1 to V5 and X2: writers that are stopped, and what the system refuses."""
+"""Cases V1 to V5 and X2: interrupted writers, and limits of the system."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def play_limited(
 
     Args:
         target: Dataset to play.
-        workers: Processes of the loader.
+        workers: Number of workers of the loader.
         limit: Sets the limit, and returns the function that removes it.
-        values: Values that it is set to.
+        values: Values of the limit.
     """
     open_it, sequences = _write_dataset(target, workers)
     found = [play_through(open_it, sequences)]  # whatever is needed once is there
@@ -58,8 +58,8 @@ def play_with_little_shared(target: FaultTarget, workers: int, size: int) -> lis
 
     Args:
         target: Dataset to play.
-        workers: Processes of the loader.
-        size: Bytes of it.
+        workers: Number of workers of the loader.
+        size: Its size in bytes.
     """
     try:
         limits.small_shared(size)
@@ -115,7 +115,7 @@ def stop_writer(target: FaultTarget, number: int, instants: int) -> list[Outcome
 def _write_until(
     target: FaultTarget, root: Path, sequences: Sequence[Mapping[str, Any]], last: int, number: int
 ) -> None:
-    """Write, and be stopped before one of the calls."""
+    """Write, and send this process a signal before one of the calls."""
 
     def stop_at_last(at: int, *_: Any) -> None:
         if at == last:
@@ -126,11 +126,11 @@ def _write_until(
 
 
 def lose_power(target: FaultTarget, instants: int) -> list[Outcome]:
-    """Lose the power before each call of a writer, and at its end; read what may be left then.
+    """Simulate a loss of power before each call of a writer, and at its end; read the remains.
 
     Args:
         target: Dataset to write.
-        instants: Number of times that another writer resumes.
+        instants: Number of remains that another writer resumes.
     """
     sequences = target.dataset()
     base = Path("power").resolve()
@@ -163,7 +163,7 @@ def _read_after_power_loss(
     target: FaultTarget, sequences: Sequence[Mapping[str, Any]], due: dict[str, bytes],
     state: State, *, again: bool,
 ) -> Outcome:  # fmt: skip
-    """Read what a loss of power has left; write again, too, if it is asked for."""
+    """Read the remains of a loss of power; with ``again``, write again as well."""
     folder = Path(tempfile.mkdtemp(dir=Path.cwd()))
     lay_out(state, folder)
     root, lost = folder / "data", {LOST: 1}
@@ -182,7 +182,7 @@ def write_without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
 
     Args:
         target: Dataset to write.
-        disk: Whether a disk is full, or only a file as large as it may be.
+        disk: Whether the disk is full; otherwise the size of files is limited.
     """
     sequences = target.dataset()
     due = _write(target, Path("due"), sequences)
@@ -210,7 +210,7 @@ def _limit_disk(folder: Path) -> Callable[[], None]:
 def _read_and_write_again(
     target: FaultTarget, root: Path, sequences: Sequence[Mapping[str, Any]], due: dict[str, bytes]
 ) -> list[Outcome]:
-    """Read what a writer left, write again, and say whether all is as it would have been."""
+    """Read the remains of a writer, write again, and compare with an uninterrupted write."""
     found = []
     if root.exists() and any(root.iterdir()):
         found.append(read_through(partial(target.open, root, target.verify[-1]), sequences))
@@ -254,7 +254,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
 
     Args:
         target: Dataset to write.
-        quick: Whether each tries little.
+        quick: Whether each case makes few trials.
     """
     instants = _QUICK_INSTANTS if quick else INSTANTS
     found = [
@@ -291,7 +291,7 @@ def cases(target: FaultTarget, *, quick: bool = False) -> list[FaultCase]:
 
 
 def make_little_shared_cases(target: FaultTarget) -> list[FaultCase]:
-    """Return the cases of X2 that take nothing from the process that serves remote data."""
+    """Return the cases of X2 that do not limit the process that serves remote data."""
     return [_make_little_shared_case(target, workers) for workers in (0, 2)]
 
 

@@ -1,6 +1,6 @@
-"""Runs a piece of work in a process of its own, with a bound, and looks for what it left behind.
+"""Running of a function in a child process, with a time limit and a search for leftovers.
 
-The process leads a session, so that all processes that it started can be found.
+The child leads a session, so that all processes that it started can be found.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Work = Callable[..., Sequence[Outcome]]
 def run_in_child(
     work: Work, *arguments: Any, bound: float, grace: float = GRACE
 ) -> tuple[Outcome, ...]:
-    """Run a function in a process of its own, in an empty folder.
+    """Run a function in a child process, in an empty folder.
 
     Args:
-        work: A function of a module, which gives outcomes.
+        work: A function of a module, which returns outcomes.
         arguments: Arguments of the function.
-        bound: Seconds of an idle machine that it may take; then it is stuck, and ended.
-        grace: Seconds of an idle machine after which nothing of it may be left.
+        bound: Time limit in seconds of an idle machine; then the child is stuck, and is killed.
+        grace: Seconds of an idle machine after which none of its processes and files may be left.
 
     Returns:
-        Its outcomes; one that ``died`` or is ``stuck`` if it returned none. The last one lists what
-        was left behind.
+        Its outcomes; one that ``died`` or is ``stuck`` if it returned none. The last one lists the
+        leftovers.
     """
     util.get_temp_dir()  # for the child's sockets, too: a killed one does not remove its folder
     context = multiprocessing.get_context("forkserver")
@@ -75,9 +75,10 @@ def run_in_child(
 
 @contextlib.contextmanager
 def capture_stderr(into: Path) -> Iterator[Path]:
-    """Redirect standard error of this process, and of those that it starts, into a file.
+    """Redirect standard error of this process and its children into a file, within the block.
 
-    It has the warnings of the log, whichever process wrote them.
+    Yields:
+        The file, which then has the log of all these processes.
     """
     original = os.dup(2)
     with into.open("wb") as file:
@@ -90,7 +91,7 @@ def capture_stderr(into: Path) -> Iterator[Path]:
 
 
 def end_session(session: int) -> None:
-    """End all processes of a session, so that one fault does not harm the next."""
+    """Kill all processes of a session, so that a fault does not affect the next one."""
     for pid in processes_of(session):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

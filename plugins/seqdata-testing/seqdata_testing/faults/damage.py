@@ -1,6 +1,6 @@
-"""Damage to files: one function per fault. What must come of each stands with it.
+"""Damage to files: one function per fault, whose docstring has the expected outcome.
 
-All change a file in place and give nothing; keep a copy of what you want to have back.
+All functions change a file in place; to restore it, keep a copy.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ PAGE = 4096  # bytes that a file system loses at once
 def flip_bit(path: Path, bit: int) -> None:
     """Flip one bit, counted from the file's start.
 
-    Must come of it: in a sequence's values a ``CorruptSampleError`` that names it, at its first
-    read; in metadata, an index or a manifest a ``DataError`` at opening. With checksums never
-    another value, and never the end of the process.
+    Expected: in values, a ``CorruptSampleError`` that names the sequence, at its first read; in
+    metadata, an index or a manifest, a ``DataError`` at opening. With checksums, never a wrong
+    value, and never the end of the process.
 
     Args:
         path: The file.
-        bit: 8 times the byte, plus the bit in it.
+        bit: 8 times the position of the byte, plus the bit in it.
     """
     with open(path, "r+b") as file:
         file.seek(bit // 8)
@@ -30,27 +30,27 @@ def flip_bit(path: Path, bit: int) -> None:
 
 
 def cut(path: Path, size: int) -> None:
-    """Cut a file off.
+    """Truncate a file.
 
-    Must come of it: a ``CorruptShardError`` at opening, for the manifest knows the size. Where the
-    file is mapped already: in a worker process a ``WorkerDiedError`` with SIGBUS and the shard.
+    Expected: a ``CorruptShardError`` at opening, because the manifest has the size. If a worker has
+    already mapped the file: a ``WorkerDiedError`` with SIGBUS and the shard.
 
     Args:
         path: The file.
-        size: Bytes that are left.
+        size: New size in bytes.
     """
     os.truncate(path, size)
 
 
 def empty(path: Path) -> None:
-    """Leave nothing of a file but its name. Must come of it: as of ``cut``."""
+    """Truncate a file to 0 bytes. Expected: as for ``cut``."""
     cut(path, 0)
 
 
 def invert(path: Path, at: int, size: int) -> None:
     """Invert all bits of some bytes.
 
-    Must come of it: as of ``flip_bit``.
+    Expected: as for ``flip_bit``.
     """
     with path.open("r+b") as file:
         file.seek(at)
@@ -62,7 +62,7 @@ def invert(path: Path, at: int, size: int) -> None:
 def zero_page(path: Path, page: int) -> None:
     """Overwrite one page of 4 KiB with zeros, as file systems do after a crash.
 
-    Must come of it: as of ``flip_bit``.
+    Expected: as for ``flip_bit``.
 
     Args:
         path: The file.
@@ -75,15 +75,15 @@ def zero_page(path: Path, page: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file. Must come of it: a ``MissingShardError`` at opening."""
+    """Remove a file. Expected: a ``MissingShardError`` at opening."""
     path.unlink()
 
 
 def swap(path: Path, second: Path) -> None:
     """Swap two files.
 
-    Must come of it, even where their sizes are equal: a ``CorruptShardError`` or a
-    ``FingerprintMismatch`` at opening.
+    Expected, even if their sizes are equal: a ``CorruptShardError`` or a ``FingerprintMismatch`` at
+    opening.
     """
     aside = path.with_name(f"{path.name}.aside")
     path.rename(aside)
@@ -92,9 +92,9 @@ def swap(path: Path, second: Path) -> None:
 
 
 def put_back(path: Path, content: bytes) -> None:
-    """Put an older state of one file among newer ones: a stale manifest or index.
+    """Replace a file by an older version of it, such as a stale manifest or index.
 
-    Must come of it: a ``DataError`` at opening.
+    Expected: a ``DataError`` at opening.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""All faults, and what a case of their matrix is."""
+"""All faults, and the class of a case of their matrix."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ FAULTS = {
     "X1": "all processes are asked to end",
     "X2": "descriptors, mappings or shared memory run out",
 }
-"""Fault -> what happens; as in the page on what happens when something breaks."""
+"""Fault -> event, as on the documentation page about faults."""
 
 
 POLICIES = ("raise", "replace", "mask")
-"""Treatment of a sequence that cannot be read: ``on_error`` of the loader."""
+"""Treatments of a sequence that cannot be read: values of ``on_error`` of the loader."""
 
 NOTHING = Expectation(kinds=())
 
@@ -67,13 +67,13 @@ class FaultCase:
 
     Attributes:
         fault: Name of the fault in ``FAULTS``.
-        way: Dataset, ``verify``, workers, …: what makes this case another than the rest.
-        tries: Gives the outcomes; runs in a process of its own. None: cannot apply.
-        reason: Why it cannot apply, or what is special.
+        way: Dataset, ``verify``, workers, …, which distinguish this case from others.
+        tries: Function that returns the outcomes, called in a child process. None: cannot apply.
+        reason: Why it cannot apply, or a remark.
         must: Requirement for every outcome.
-        bound: Seconds that the whole case may take.
-        quick: Whether it is run at every change; the others only at night.
-        named: Share of the errors that must name the sequence.
+        bound: Time limit of the whole case in seconds.
+        quick: Whether it runs at every change; other cases only run at night.
+        named: Fraction of the errors that must name the sequence.
         form: Location and format of the data: ``arrow``, ``arrow remote``, …
         policy: The loader's ``on_error``.
     """

@@ -1,7 +1,7 @@
-"""Servers that mean harm: bodies without end, bombs, requests that are sent on to another server.
+"""Malicious servers: endless bodies, decompression bombs, redirects to another server.
 
-What must not happen leaves nothing behind in the data: memory that is taken, or a secret that
-another server is told. So both are measured here.
+They must not make the client use much memory, or send a secret to another server. Neither would
+show in the data, so both are measured here.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _TAKEN = 1 << 27  # bytes that a body or memory may take
 
 
 class Endless:
-    """Send bodies that do not end: the client must stop reading. A fault of ``network``.
+    """Send bodies that do not end. Implements ``network.Fault``.
 
-    Must come of it: an error that says how many bytes were asked for, and no more than some
-    buffers of the network taken.
+    Expected: an error with the number of requested bytes; the client reads at most some network
+    buffers more.
 
     Args:
-        most: Bytes of a body after which it does end, for the sake of a client that reads it all.
+        most: Size in bytes after which a body does end, if the client reads it all.
 
     Attributes:
         bodies: Number of bodies that were begun.
-        taken: Bytes of the longest one that the client, or the network, has taken.
+        taken: Number of bytes of the longest body that the client, or the network, has accepted.
     """
 
     def __init__(self, most: int = 64 << 20) -> None:
@@ -50,7 +50,7 @@ class Endless:
         self.taken = 0
 
     def __call__(self, answer: network.Answer, handler: BaseHTTPRequestHandler) -> None:
-        """Send the answer, and continue."""
+        """Send the answer, followed by padding without end."""
         if not answer.body:
             network.send(answer, handler)
             return
@@ -81,12 +81,12 @@ def play_endless(target: FaultTarget, mode: str) -> list[Outcome]:
 
 
 class Bomb:
-    """Send a few bytes that unpack to very many in place of each body: a ``network.Fault``.
+    """Send a decompression bomb in place of each body. Implements ``network.Fault``.
 
-    Must come of it: an error, and no memory taken.
+    Expected: an error, and no use of much memory.
 
     Attributes:
-        sent: Number of sent bytes.
+        sent: Number of bombs that were sent.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Bomb:
         self.sent = 0
 
     def __call__(self, answer: network.Answer, handler: BaseHTTPRequestHandler) -> None:
-        """Send it."""
+        """Send the bomb."""
         if answer.body:
             self.sent += 1
             headers = (*answer.headers, ("Content-Encoding", "deflate"))
@@ -106,7 +106,7 @@ class Bomb:
 
 
 def play_bomb(target: FaultTarget, mode: str) -> list[Outcome]:
-    """Play a dataset whose shards unpack to very much.
+    """Play a dataset whose shards are decompression bombs.
 
     Args:
         target: Dataset to play.
@@ -127,13 +127,13 @@ def _play_with_fault(target: FaultTarget, mode: str, fault: network.Fault) -> li
 
 
 def _most_memory() -> int:
-    """Return the most bytes of memory that this process has had."""
+    """Return the peak memory of this process in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
 def play_redirected(target: FaultTarget, mode: str) -> list[Outcome]:
-    """Play a dataset whose server, which wants a cookie, sends every request on to another one.
+    """Play a dataset whose server requires a cookie, and redirects every request to another one.
 
     Args:
         target: Dataset to play.

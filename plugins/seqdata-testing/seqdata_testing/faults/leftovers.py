@@ -1,4 +1,4 @@
-"""Leftovers: processes, named shared memory, files, open descriptors.
+"""Search for leftovers: processes, named shared memory, files, open descriptors.
 
 It reads /proc and /dev/shm, so it needs Linux.
 """
@@ -19,7 +19,7 @@ _OFTEN = 0.05  # seconds between two looks
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Files that existed before a fault, as ``look`` records them.
+    """Files that existed before a fault; see ``look``.
 
     Attributes:
         folder: Folder of temporary files.
@@ -34,18 +34,18 @@ def look(folder: Path) -> Baseline:
     """Return the files of a folder.
 
     Args:
-        folder: Folder of temporary files, of which none may stay.
+        folder: Folder of temporary files, in which no new file may stay.
     """
     return Baseline(folder, _files(folder))
 
 
 def find_leftovers(before: Baseline, session: int, *, within: float) -> tuple[str, ...]:
-    """Return the leftovers that are new; empty as soon as there are none.
+    """Return new leftovers; wait until there are none, or time is up.
 
     Args:
         before: Earlier state.
-        session: The session of the process that has ended: no other may be in it.
-        within: Seconds that all may take to go away.
+        session: Session of the process that has ended, in which no process may be left.
+        within: Seconds to wait.
     """
 
     def find_remaining() -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def find_leftovers(before: Baseline, session: int, *, within: float) -> tuple[st
 
 
 def until_empty(find: Callable[[], tuple[str, ...]], within: float) -> tuple[str, ...]:
-    """Ask until there is nothing, or time is up; give the last answer."""
+    """Call ``find`` until it finds nothing, or time is up; return its last result."""
     end = time.monotonic() + within
     while (remaining := find()) and time.monotonic() < end:
         time.sleep(_OFTEN)
@@ -79,9 +79,9 @@ def open_descriptors() -> set[int]:
 
 
 def list_shared_memory(session: int) -> list[str]:
-    """Return the named shared memory that processes of a session have mapped: what may stay.
+    """Return the paths of named shared memory that processes of a session have mapped.
 
-    Its names have no folders, so a mapped file of a subfolder is data of somebody's.
+    It lies directly in /dev/shm; a mapped file in a subfolder is other data.
     """
     mapped: set[str] = set()
     for pid in processes_of(session):

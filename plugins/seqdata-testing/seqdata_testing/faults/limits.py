@@ -1,6 +1,7 @@
-"""Resources that run out: descriptors, space on the disk, memory, mappings, shared memory.
+"""Limits of resources: descriptors, disk space, memory, mappings, shared memory.
 
-Call one in a process of its own, or give back what it gives. What must come of each stands with it.
+Set a limit in a child process, or call the function that it returns to remove it. Each docstring
+has the expected outcome.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from seqdata_testing.faults.leftovers import SHARED, open_descriptors
 
 
 class Unavailable(SeqDataError):
-    """This system cannot, or may not, do what a fault needs."""
+    """Error about a system that cannot cause a fault, or does not permit it."""
 
 
 def few_descriptors(more: int) -> Callable[[], None]:
-    """Limit how many more files this process may open (EMFILE); return what undoes it.
+    """Limit how many more files this process may open (EMFILE); return a function that undoes it.
 
-    Must come of it: an error before the first step, with the true limit and how to raise it.
+    Expected: an error before the first step, with the true limit and how to raise it.
 
     Args:
-        more: Descriptors that are left.
+        more: Number of descriptors that are left.
     """
     used, limit = open_descriptors(), 0
     while more > 0 or limit in used:  # ends: each free number below the limit is one more
@@ -41,10 +42,10 @@ def few_descriptors(more: int) -> Callable[[], None]:
 def few_mappings(more: int) -> Callable[[], None]:
     """Limit how much more this process may map (ENOMEM of ``vm.max_map_count``).
 
-    Return the object that undoes it, which must be kept. Expected: as with ``few_descriptors``.
+    Returns a function that undoes it, which must be kept. Expected: as for ``few_descriptors``.
 
     Args:
-        more: Mappings that are left.
+        more: Number of mappings that are left.
     """
     most = int(Path("/proc/sys/vm/max_map_count").read_text())
     kinds = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)  # neighbours alike would be one
@@ -63,12 +64,12 @@ def few_mappings(more: int) -> Callable[[], None]:
 
 
 def small_files(size: int) -> Callable[[], None]:
-    """Limit the size of files of this process (EFBIG for ENOSPC); return what undoes it.
+    """Limit the size of files of this process (EFBIG for ENOSPC); return a function that undoes it.
 
-    Must come of it: the system's error, no manifest, and a writer that can resume later.
+    Expected: the error of the system, no manifest, and a writer that can resume later.
 
     Args:
-        size: Bytes.
+        size: Maximum size in bytes.
     """
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     return _set_limit(resource.RLIMIT_FSIZE, size)
@@ -77,11 +78,11 @@ def small_files(size: int) -> Callable[[], None]:
 def little_memory(more: int) -> Callable[[], None]:
     """Limit how much more memory this process and its children may map (ENOMEM).
 
-    Return the function that undoes it. Expected: an error that names the limits of mappings, or the
-    ``MemoryError`` itself.
+    Returns a function that undoes it. Expected: an error that names the limits of mappings, or a
+    ``MemoryError``.
 
     Args:
-        more: Bytes.
+        more: Number of bytes that are left.
     """
     with open("/proc/self/statm") as file:
         taken = int(file.read().split()[0]) * resource.getpagesize()
@@ -95,13 +96,13 @@ def _set_limit(kind: int, value: int) -> Callable[[], None]:
 
 
 def full_disk(folder: Path, size: int) -> Callable[[int], None]:
-    """Put a disk of a few bytes at a folder (ENOSPC); gives what changes its size.
+    """Mount a small file system on a folder (ENOSPC); return a function that changes its size.
 
-    Must come of it: as of ``small_files``. Only this process, and what it starts, sees the disk.
+    Expected: as for ``small_files``. Only this process and its children see the file system.
 
     Args:
-        folder: Must be there.
-        size: Bytes.
+        folder: An existing folder.
+        size: Size of the file system in bytes.
 
     Raises:
         Unavailable: If this process may not mount anything, not even for itself.
@@ -112,12 +113,12 @@ def full_disk(folder: Path, size: int) -> Callable[[int], None]:
 
 
 def small_shared(size: int) -> None:
-    """Make /dev/shm small for this process and what it starts.
+    """Make /dev/shm small for this process and its children.
 
-    Must come of it: nothing.
+    Expected: no harm.
 
     Args:
-        size: Bytes.
+        size: Its size in bytes.
 
     Raises:
         Unavailable: If this process may not mount anything, not even for itself.

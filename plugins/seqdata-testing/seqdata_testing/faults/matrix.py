@@ -1,4 +1,4 @@
-"""The run of the cases of faults, with a report of wrong outcomes."""
+"""Running of fault cases, with a report of wrong outcomes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ class Result:
 
     Attributes:
         case: Case that was tried.
-        names: Class of error, or what happened -> how often; only ``not run`` if it was not.
+        names: Class of error, or other outcome -> count; only ``not run`` if the fault did not
+            happen.
         slowest: Seconds of the slowest outcome.
-        silent: Outcomes that nobody would have noticed.
-        stuck: Outcomes that did not come.
+        silent: Number of wrong outcomes without an error.
+        stuck: Number of outcomes that did not come in time.
         complaints: Differences from the expected outcome.
-        not_run: Why this proves nothing: the fault did not happen, or cannot on this system.
-        cannot: Whether it cannot happen on this system.
-        seconds: Duration.
+        not_run: Why the case proves nothing: the fault did not happen, or cannot on this system.
+        cannot: Whether the fault cannot happen on this system.
+        seconds: Duration of the case.
     """
 
     case: FaultCase
@@ -51,18 +52,18 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the fault happened, and all is as it must be."""
+        """Whether the fault happened, and all outcomes are as expected."""
         return not self.complaints and not self.not_run
 
 
 def run(cases: Iterable[FaultCase]) -> Iterator[Result]:
-    """Run cases one after the other, each in a process of its own."""
+    """Run cases one after the other, each in a child process; yield their results."""
     for case in cases:
         yield run_case(case)
 
 
 def run_case(case: FaultCase) -> Result:
-    """Run one case; one that cannot apply has no outcomes."""
+    """Run one case, and return its result, which is without outcomes if it cannot apply."""
     if case.tries is None:
         return Result(case=case, names={})
     began = time.monotonic()
@@ -95,7 +96,7 @@ def _complaints(case: FaultCase, found: Sequence[Outcome]) -> list[str]:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return the line of sums."""
+    """Return a line with the totals of results."""
     tried = [result for result in results if result.case.tries is not None]
     outcomes = sum(sum(result.names.values()) for result in tried)
     return (

@@ -1,7 +1,7 @@
-"""A web server on this machine whose answers fail as networks and object stores do.
+"""A web server on this machine whose answers fail like those of networks and object stores.
 
-It serves a folder, with ranges and tags, or stands before another server; one function per fault,
-each saying what must come of it.
+It serves a folder, with ranges and entity tags, or forwards requests to another server. There is
+one function per fault, whose docstring has the expected outcome.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Answer:
 
     Attributes:
         status: HTTP status.
-        headers: Name and value, without those of the connection.
-        body: The bytes.
+        headers: Name and value of each header, except those of the connection.
+        body: Content of the answer.
         size: Number of bytes that a HEAD reports.
     """
 
@@ -58,17 +58,17 @@ class HttpRequest:
 
 Source = Callable[[HttpRequest], Answer]
 Fault = Callable[[Answer, BaseHTTPRequestHandler], None]
-"""Sends an answer, in its own way."""
+"""``fault(answer, handler)`` sends an answer, with a fault."""
 
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """A server that runs.
+    """A running server.
 
     Attributes:
         url: URL of the server.
-        fault: Change of answers; None: no change.
-        hits: Part of the path of the files that it happens to.
+        fault: Fault of its answers; None: no fault.
+        hits: Part of the paths that the fault applies to.
         requests: Method and path of every request so far.
     """
 
@@ -106,7 +106,7 @@ def served(source: Source, *, certificate: Path | None = None) -> Iterator[Serve
 
 
 def folder_of(root: Path) -> Source:
-    """Serve the files of a folder: HEAD and GET, ranges, and a tag that follows the content."""
+    """Return a source of the files of a folder, with HEAD, GET, ranges and tags of the content."""
 
     def answer(request: HttpRequest) -> Answer:
         path = root / unquote(urlsplit(request.path).path).lstrip("/")
@@ -137,7 +137,7 @@ def folder_of(root: Path) -> Source:
 
 
 def before(host: str, port: int) -> Source:
-    """Stand before another server, and hand on what it says."""
+    """Return a source that forwards requests to another server."""
 
     def answer(request: HttpRequest) -> Answer:
         connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
@@ -159,13 +159,13 @@ def before(host: str, port: int) -> Source:
 def unavailable(times: int | None = None, *, bodies: bool = False) -> Fault:
     """Answer 503 a number of times, or always.
 
-    Must come of it: the read is tried again, and ends well; or a ``RemoteReadError`` with file,
-    bytes and attempts, in time.
+    Expected: a retry that succeeds; or a ``RemoteReadError`` with file, bytes and attempts, in
+    time.
 
     Args:
         times: Number of times; None: always.
-        bodies: Whether only answers with a body are withheld: a transport may ask for the size in
-            another way, without another try.
+        bodies: Whether only answers with a body fail, because a transport may request the size in
+            another way without a retry.
     """
     left = _Counter(times)
 
@@ -178,9 +178,9 @@ def unavailable(times: int | None = None, *, bodies: bool = False) -> Fault:
 
 
 def refused() -> Fault:
-    """Answer 403: the rights are not there.
+    """Answer 403, as without permission.
 
-    Must come of it: a ``RemoteReadError`` at once.
+    Expected: a ``RemoteReadError`` at once.
     """
     return _first(None, lambda _: Answer(403, (), b"no"))
 
@@ -188,7 +188,7 @@ def refused() -> Fault:
 def reset(times: int | None = None) -> Fault:
     """Break the connection in the middle of a body.
 
-    Must come of it: as of ``unavailable``.
+    Expected: as for ``unavailable``.
     """
     left = _Counter(times)
 
@@ -207,9 +207,9 @@ def reset(times: int | None = None) -> Fault:
 
 
 def short(times: int | None = None) -> Fault:
-    """Send fewer bytes than there are, without their number: it looks like all.
+    """Send fewer bytes than there are, without a Content-Length, so that the body looks complete.
 
-    Must come of it: as of ``unavailable``.
+    Expected: as for ``unavailable``.
     """
     left = _Counter(times)
 
@@ -224,9 +224,9 @@ def short(times: int | None = None) -> Fault:
 
 
 def slow(rate: int = 1000) -> Fault:
-    """Send a number of bytes per second.
+    """Send a body slowly, with ``rate`` bytes per second.
 
-    Must come of it: as of ``unavailable``.
+    Expected: as for ``unavailable``.
     """
 
     def fault(answer: Answer, handler: BaseHTTPRequestHandler) -> None:
@@ -243,18 +243,18 @@ def slow(rate: int = 1000) -> Fault:
 
 
 class Replaced:
-    """Serve a file's other version, with a tag of its own, after each body: a ``Fault``.
+    """Serve another version of a file, with another tag, after each body. Implements ``Fault``.
 
-    A client that asks for the tag, then for bytes, then for the tag again, sees that the file has
-    changed, whichever other process reads it meanwhile.
+    A client that requests the tag, then bytes, then the tag again, sees that the file has changed,
+    also if other processes read it meanwhile.
 
-    Must come of it: a ``FingerprintMismatch``, or the whole of either; never a mixture.
+    Expected: a ``FingerprintMismatch``, or one of the versions; never a mixture.
 
     Args:
-        source: Serves the other version, of the same size.
+        source: Source of the other version, of the same size.
 
     Attributes:
-        changed: Bodies that were sent with other bytes than the first version's.
+        changed: Number of bodies that were sent with other bytes than those of the first version.
     """
 
     def __init__(self, source: Source) -> None:
@@ -264,7 +264,7 @@ class Replaced:
         self.changed = 0
 
     def __call__(self, answer: Answer, handler: BaseHTTPRequestHandler) -> None:
-        """Send the version whose turn it is."""
+        """Send the version that is next for this file."""
         with self._lock:
             self._version[handler.path] = self._version.get(handler.path, 0) + bool(answer.body)
             version = self._version[handler.path]
@@ -281,10 +281,10 @@ class Replaced:
 def retagged(after: int) -> Fault:
     """Send another tag from some answer on, as if the file was replaced.
 
-    Must come of it: a ``FingerprintMismatch``, or the whole of either; never a mixture.
+    Expected: a ``FingerprintMismatch``, or one of the versions; never a mixture.
 
     Args:
-        after: Answers that still tell the old one.
+        after: Number of answers that still have the old tag.
     """
     left = _Counter(after)
 
@@ -311,7 +311,7 @@ def _first(times: int | None, change: Callable[[Answer], Answer]) -> Fault:
 
 
 class _Counter:
-    """Counts down; None: never ends."""
+    """Thread-safe countdown; None: never ends."""
 
     __slots__ = ("_left", "_lock")
 
@@ -328,12 +328,12 @@ class _Counter:
 
 
 def send(answer: Answer, handler: BaseHTTPRequestHandler, length: int | None = -1) -> None:
-    """Send an answer as it is.
+    """Send an answer.
 
     Args:
         answer: Answer to send.
         handler: Handler of the request.
-        length: The number of bytes that it tells; None: it tells none; negative: the true one.
+        length: Content-Length to send; None: no such header; negative: the true one.
     """
     handler.send_response(answer.status)
     for name, value in answer.headers:
@@ -358,7 +358,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Hands requests to a source."""
+    """Handler that answers requests from a source."""
 
     protocol_version = "HTTP/1.1"
 

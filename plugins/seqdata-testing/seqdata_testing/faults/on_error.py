@@ -1,7 +1,7 @@
-"""Plays a dataset with unreadable sequences under ``mask`` or ``replace``, and judges the result.
+"""Playing of a dataset with unreadable sequences, with ``on_error`` of ``mask`` or ``replace``.
 
-All that was planned must come, each row that is masked or replaced must be told with its place, and
-all others must be right.
+All planned batches must come, each masked or replaced row must be reported with its location, and
+all other rows must be right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seqdata_testing.faults.reading import Sequences
 
 
 def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcome:
-    """Make a loader and play one epoch of padded batches, bad rows and all.
+    """Play one epoch of padded batches with bad rows, and return the outcome.
 
     Args:
         open_it: Returns the loader, with ``on_error`` of ``mask`` or ``replace``.
@@ -75,7 +75,7 @@ def play_on_error(open_it: Callable[[], Loader], sequences: Sequences) -> Outcom
 
 @contextmanager
 def _silence_log() -> Iterator[None]:
-    """Silence the log of skipped errors: there are many, and all are checked."""
+    """Silence the log of skipped errors within the block; they are many, and all are checked."""
     log = logging.getLogger("seqdata")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -86,12 +86,12 @@ def _silence_log() -> Iterator[None]:
 
 
 def find_different_row(batch: Any, sequences: Sequences, masked: set[int]) -> str:
-    """Return the wrong value of a row that counts, if any; note masked rows.
+    """Return a description of a wrong value in a row of weight > 0; empty if there is none.
 
     Args:
         batch: A padded ``SequenceBatch``.
         sequences: Expected content of the store.
-        masked: Gets the numbers of sequences that are masked.
+        masked: Set to which the indices of masked sequences are added.
     """
     for row, number in enumerate(batch.ids.tolist()):
         if float(batch.weight[row]) == 0:

@@ -1,4 +1,4 @@
-"""Outcome of a fault, the expected one, and the difference."""
+"""Outcomes of faults, expected outcomes, and their differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BROKEN = "broken"
 UNAVAILABLE = "n/a"
 NOT_RUN = "not run"
 SILENT = (WRONG, SHORT)
-"""Outcomes that nobody would notice."""
+"""Wrong outcomes without an error, which a user would not notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +28,16 @@ class Outcome:
     """Outcome of reading or playing a dataset.
 
     Attributes:
-        what: ``whole`` (all that was planned came, and was right), ``mended`` (so it was but for
-            sequences that are told, and masked or replaced), ``wrong`` (a value was another),
-            ``short`` (it ended early, as if that were all), ``error``, ``died`` (the process ended)
+        what: ``whole`` (all that was planned came, and was right), ``mended`` (the same, except for
+            sequences that were reported, and masked or replaced), ``wrong`` (a value was wrong),
+            ``short`` (it ended early without an error), ``error``, ``died`` (the process ended),
             ``stuck``, ``broken`` (the test of the fault itself failed) or ``n/a`` (this system
             cannot do it).
-        kinds: Kinds of an error: its class, then those it is one of.
-        text: Text of an error: its message; else what happened.
-        details: Details of an error; of what was mended, of the first one.
-        delivered: Batches that came before it ended.
-        planned: Batches that had to come.
+        kinds: Names of the class of an error and of its base classes.
+        text: Message of an error, or a description.
+        details: Details of an error, or of the first sequence that was masked or replaced.
+        delivered: Number of batches that came before it ended.
+        planned: Number of batches that were planned.
         seconds: Time from the fault, or else from opening, to the end.
         left: Leftovers: processes, shared memory, files, descriptors.
         happened: Events that show that the fault happened, with how often each was seen: logged
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def name(self) -> str:
-        """The class of the error, or what happened."""
+        """Name of the class of the error, or ``what``."""
         return self.kinds[0] if self.kinds else self.what
 
 
@@ -65,15 +65,15 @@ class Expectation:
     """Expected outcome of a fault.
 
     Attributes:
-        kinds: One of these: classes of errors, or ``whole``, ``died``.
+        kinds: Allowed outcomes: names of error classes, or ``whole``, ``died``, ….
         details: Names of the details that an error must have.
         values: Details that it must have, with their values.
-        least: Details that it must have, with the least that they must be.
-        texts: Texts that the message must have.
-        seconds: Within which it must come, on an idle machine.
-        delivered: Batches that must have come before; None: any number.
-        happened: Events that show that the fault happened, with how often each must have been seen
-            at least, in all outcomes of a case together. A case that lacks one was not run.
+        least: Details that it must have, with their minimum values.
+        texts: Strings that the message must contain.
+        seconds: Time limit, on an idle machine.
+        delivered: Number of batches that must have come before; None: any number.
+        happened: Events that show that the fault happened, with the minimum count of each over all
+            outcomes of a case. A case that lacks one was not run.
     """
 
     kinds: tuple[str, ...]
@@ -89,7 +89,7 @@ class Expectation:
 def of_error(
     error: BaseException, *, seconds: float, delivered: int = 0, planned: int = 0
 ) -> Outcome:
-    """Return the outcome that an exception is."""
+    """Return the outcome of an exception."""
     classes = [kind.__name__ for kind in type(error).__mro__]
     details = error.details if isinstance(error, SeqDataError) else {}
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
@@ -102,7 +102,7 @@ def of_error(
 
 
 def complaints(outcome: Outcome, must: Expectation) -> tuple[str, ...]:
-    """Return a description of a wrong outcome; empty if it is right."""
+    """Return the differences of an outcome from the expected one; empty if it is right."""
     return tuple(_complaints(outcome, must))
 
 

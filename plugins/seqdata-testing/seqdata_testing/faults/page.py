@@ -1,4 +1,4 @@
-"""Tables of faults for a page: the expected and the actual result of each, and what is omitted."""
+"""Tables of faults for a page: expected results, actual results, and omitted cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = {
 
 
 def as_page(cases: Sequence[FaultCase]) -> str:
-    """Return the table of what must come of each fault, a row per fault.
+    """Return the table of expected results, with a row per fault.
 
     Args:
         cases: Cases that are tried at every change.
@@ -39,7 +39,7 @@ def as_page(cases: Sequence[FaultCase]) -> str:
 
 
 def as_grid(results: Sequence[Result]) -> str:
-    """Return the matrix of what came of each fault: a row per fault and policy, a column per form.
+    """Return the table of actual results: a row per fault and policy, a column per form.
 
     Args:
         results: Results of all cases.
@@ -61,10 +61,10 @@ def as_grid(results: Sequence[Result]) -> str:
 
 
 def as_reasons(cases: Sequence[FaultCase]) -> str:
-    """Return the table of what cannot be tried: faults, policies, forms and why.
+    """Return the table of omitted cases: faults, policies, forms and reasons.
 
     Args:
-        cases: All of them.
+        cases: All cases.
     """
     tried = {(case.fault, case.policy, case.form) for case in cases if case.tries is not None}
     forms = _forms(cases)
@@ -85,7 +85,7 @@ def as_reasons(cases: Sequence[FaultCase]) -> str:
 
 
 def _forms(cases: Sequence[FaultCase]) -> list[str]:
-    """Return those that the matrix has columns of: they are tried under every policy."""
+    """Return the forms that are tried under every policy: the columns of the matrix."""
     return sorted({case.form for case in cases if case.policy != "raise"})
 
 

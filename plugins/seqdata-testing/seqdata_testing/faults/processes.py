@@ -1,7 +1,7 @@
-"""Faults of worker processes: a transform that harms its own process, or a signal to one.
+"""Faults of worker processes: transforms that harm their own process, and signals.
 
-``FaultTransform`` passes all sequences on and acts when it sees a certain one. What must come of
-each act stands with it.
+``FaultTransform`` returns all sequences unchanged, and acts when it sees a certain one. The
+docstring of each act has the expected outcome.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class FaultTransform:
     """A transform that acts when it sees one sequence, and changes nothing.
 
     Attributes:
-        act: Action that follows; None: nothing.
-        field: The field that the sequence is known by.
-        value: Value of the variable there.
-        note: A file to write the time of the act into, of ``time.monotonic``.
-        gate: A file: from its ninth sequence on, a process waits until it is there, and says so by
-            a file ``HOLDS`` + its number. So work is left when the fault happens.
-        among: Processes that must have seen a sequence before it acts.
+        act: Action; None: no action.
+        field: The field that identifies the sequence.
+        value: Value of this field.
+        note: A file to which the time of the act (``time.monotonic``) is written.
+        gate: A file: from its ninth sequence on, a process waits until the file exists, and creates
+            the file ``HOLDS`` + its process id. So work is left when the fault happens.
+        among: Number of processes that must have seen a sequence before it acts.
     """
 
     act: Callable[[], None] | None
@@ -75,9 +75,10 @@ class FaultTransform:
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a process a signal.
 
-    Must come of SIGKILL to a worker: a ``WorkerDiedError`` with ``pid``, ``signal`` and the last
-    place, within 2 s, after the batches that were finished. To the training process: no worker is
-    left after 5 s. Of SIGTERM to both: the workers continue until the training process decides.
+    Expected for SIGKILL to a worker: a ``WorkerDiedError`` with ``pid``, ``signal`` and the last
+    location, within 2 s, after the batches that were finished. For SIGKILL to the training process:
+    no worker is left after 5 s. For SIGTERM to both: the workers continue until the training
+    process decides.
 
     Args:
         pid: The process.
@@ -87,52 +88,52 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether all threads of a process stand still: it was stopped, or has ended."""
+    """Return whether all threads of a process are stopped or have ended."""
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
     return all(path.read_text().rpartition(")")[2].split()[0] in "TZX" for path in threads)
 
 
 def kill_self() -> None:
-    """End this process by SIGKILL, as the system does that is out of memory."""
+    """Kill this process with SIGKILL, like a system that is out of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(1)  # it comes at once
 
 
 def crash() -> None:
-    """End this process by SIGSEGV, as a broken library does. Must come of it: as of ``kill``."""
+    """End this process with SIGSEGV, like a broken library. Expected: as for ``kill``."""
     ctypes.string_at(0)
 
 
 def exit_normally() -> None:
-    """End this process as ``sys.exit`` does.
+    """End this process like ``sys.exit``.
 
-    Must come of it: a ``WorkerDiedError`` with ``exitcode`` and the last place, within 2 s.
+    Expected: a ``WorkerDiedError`` with ``exitcode`` and the last location, within 2 s.
     """
     raise SystemExit(3)
 
 
 def exit_at_once() -> None:
-    """End this process without any word: no handler runs.
+    """End this process at once; no handler runs.
 
-    Must come of it: as of ``exit_normally``.
+    Expected: as for ``exit_normally``.
     """
     os._exit(4)
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemoryKill:
-    """Takes memory, then is killed, as by a system that has none left.
+    """Act that allocates memory and then kills this process, like a system that is out of memory.
 
-    Must come of it: a ``WorkerDiedError`` with SIGKILL whose memory is at least what was taken.
+    Expected: a ``WorkerDiedError`` with SIGKILL, whose memory is at least ``size``.
 
     Attributes:
-        size: Bytes that it takes.
+        size: Number of bytes to allocate.
     """
 
     size: int = 1 << 28
 
     def __call__(self) -> None:
-        """Take them, and be killed a moment later."""
+        """Allocate memory, and kill this process a moment later."""
         taken = [bytearray(os.urandom(1) * _AT_ONCE) for _ in range(self.size // _AT_ONCE)]
         time.sleep(_MOMENT)
         kill_self()
@@ -140,28 +141,28 @@ class OutOfMemoryKill:
 
 
 def exhaust_memory() -> None:
-    """Ask for more memory than there is. Must come of it: the ``MemoryError``, and its place."""
+    """Allocate more memory than there is. Expected: the ``MemoryError``, with its location."""
     taken = []
     for power in range(40, 63):
         taken.append(bytearray(1 << power))
 
 
 def hang() -> None:
-    """Never come back, as a read from a dead server does.
+    """Never return, like a read from a dead server.
 
-    Must come of it: a warning after 10 s, and after ``stall_timeout`` a ``StallError`` with the
-    place and the stack of the worker.
+    Expected: a warning after 10 s, and after ``stall_timeout`` a ``StallError`` with the location
+    and the stack of the worker.
     """
     time.sleep(_LONG)
 
 
 def hang_in_c() -> None:
-    """Never come back, in C code that keeps Python's lock. Must come of it: as of ``hang``."""
+    """Never return, in C code that holds the GIL. Expected: as for ``hang``."""
     re.match("(a+)+$", "a" * 60 + "b")  # takes 2**60 steps
 
 
 def raise_unheard() -> None:
-    """Raise what no one has heard of. Must come of it: itself, with its traceback and place."""
+    """Raise an unknown exception. Expected: this exception, with its traceback and location."""
     raise Unheard("nothing of this kind is known", 7)
 
 
@@ -169,7 +170,7 @@ class Unheard(Exception):
     """An exception whose constructor takes more than a message.
 
     Args:
-        text: A text.
+        text: Message.
         code: A number.
     """
 
@@ -180,19 +181,18 @@ class Unheard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """Cuts off a file that this process may have mapped.
+    """Act that truncates a file that this process may have mapped.
 
-    Must come of it, in a worker: a ``WorkerDiedError`` with SIGBUS and the shard, if what was cut
-    off is read.
+    Expected in a worker: a ``WorkerDiedError`` with SIGBUS and the shard, if the lost part is read.
 
     Attributes:
         path: The file.
-        size: Bytes that are left.
+        size: New size in bytes.
     """
 
     path: Path
     size: int = 0
 
     def __call__(self) -> None:
-        """Cut it off."""
+        """Truncate the file."""
         os.truncate(self.path, self.size)

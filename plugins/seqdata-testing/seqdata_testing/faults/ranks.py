@@ -1,7 +1,7 @@
-"""Starts ranks in parallel, harms one of them, and reports the outcomes of the others.
+"""Starting of parallel ranks, one of which is harmed, with the outcomes of the others.
 
-Ranks are forked from a process that has imported Lightning, over a gloo group with torch's own
-timeout of half an hour.
+Ranks are forked from a process that has imported Lightning, and form a gloo group with torch's
+default timeout of half an hour.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seqdata_testing.faults.targets import FaultTarget
 from seqdata_testing.waiting import patient
 
 NOTE = Path("struck")
-"""Holds when a rank was struck, of ``time.monotonic``."""
+"""File with the time (``time.monotonic``) at which a rank was struck."""
 
 _LOST = re.compile(r"^PeerFailedError: .*\brank (\d+) (?:\(|has left )", re.MULTILINE)
 _TIMEOUT = timedelta(minutes=30)  # as torch has it: so long a collective waits that nobody answers
@@ -38,7 +38,7 @@ _BEGUN = 60.0  # seconds for all ranks to begin
 _SHOWN = 2_000
 
 Play = Callable[[int], Outcome]
-"""Plays one rank, in its own process, and returns the outcome."""
+"""``play(rank)`` plays one rank, in its own process, and returns the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +48,12 @@ class Ranks:
     Attributes:
         target: Target that they play.
         world: Number of ranks.
-        workers: Processes that each of them has.
-        struck: The rank that comes to harm.
+        workers: Number of workers of each rank.
+        struck: The rank that is harmed.
         policy: ``on_error`` of their loaders.
-        patience: Seconds after which a rank that gives no sign is given up; None: as it is.
-        bound: Seconds of an idle machine, once all have begun, after which those that still run
-            are stuck, and ended.
+        patience: Seconds after which a rank without a heartbeat is lost; None: the default.
+        bound: Time limit after all have begun, in seconds of an idle machine; ranks that still run
+            are stuck, and are killed.
     """
 
     target: FaultTarget
@@ -69,13 +69,13 @@ def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[O
     """Play ranks in parallel, and wait for all that can end.
 
     Args:
-        play: Is called in each rank's process.
+        play: Function that is called in the process of each rank.
         setup: Number of ranks, and their time limit.
-        silent: The rank that hangs once it is struck, and may never end; None: none does.
+        silent: The rank that hangs when it is struck, and may never end; None: no such rank.
 
     Returns:
-        The outcome of each rank but the silent one, in order of rank. Its seconds are counted from
-        the strike, or from the beginning if there is none, to the end of the process.
+        The outcome of each rank except the silent one, in order of rank. Its seconds count from the
+        strike, or from the beginning if there is none, to the end of the process.
     """
     context, world = multiprocessing.get_context("fork"), setup.world
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
@@ -107,7 +107,7 @@ def play_ranks(play: Play, setup: Ranks, *, silent: int | None = None) -> list[O
 
 
 def strike(number: int) -> None:
-    """Note when, and end or hold this process by a signal."""
+    """Record the time, and send this process a signal."""
     NOTE.write_text(repr(time.monotonic()))
     os.kill(os.getpid(), number)
 
@@ -116,7 +116,7 @@ def mark_differing(found: Sequence[Outcome], struck: int) -> list[Outcome]:
     """Mark outcomes of ranks as broken if their error differs from that of the struck rank.
 
     Args:
-        found: Per rank, its error.
+        found: The outcome of each rank.
         struck: The rank on which it happened.
     """
     first = found[struck]
@@ -162,7 +162,7 @@ def _log(rank: int) -> Path:
 
 
 def _enter(rank: int, world: int) -> None:
-    """Make this process a rank: what a launcher sets, and a process group over a file."""
+    """Make this process a rank: set the variables of a launcher, and join the process group."""
     import torch
     import torch.distributed
 
@@ -180,7 +180,7 @@ def _enter(rank: int, world: int) -> None:
 def _receive_outcome(
     rank: int, code: int | None, connection: Connection, seconds: float
 ) -> Outcome:
-    """Return the messages of a rank, or its last output if it was ended."""
+    """Return the outcome that a rank sent, or one made from its exit code and last output."""
     log_text = _log(rank).read_text(errors="replace") if _log(rank).exists() else ""
     text = f"rank {rank}: {log_text[-_SHOWN:]}"
     if code is None:

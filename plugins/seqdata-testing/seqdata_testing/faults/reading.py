@@ -1,7 +1,7 @@
-"""Reading and playing of datasets, with a record of the outcome.
+"""Reading and playing of datasets, which return the outcome.
 
-Every value is held against what it should be, and an end that comes early is noticed: those are the
-outcomes that nobody would see.
+Every value is compared with the expected one, and an early end is detected, because neither would
+raise an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read_through(open_it: Callable[[], Store], sequences: Sequences) -> Outcome:
     """Open a store and read every field of every sequence, ids too.
 
     Args:
-        open_it: Opens it.
+        open_it: Function that opens the store.
         sequences: Expected content: per sequence, field -> array, number, ``str`` or ``bytes``.
     """
     began = time.monotonic()
@@ -75,13 +75,14 @@ def play_through(
     since: Callable[[], float | None] | None = None,
     each: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Make a loader and play one epoch of padded batches.
+    """Play one epoch of padded batches, and return the outcome.
 
     Args:
-        open_it: Returns the loader.
+        open_it: Function that returns the loader.
         sequences: Expected content of the store.
-        since: Gives when the fault happened, by ``time.monotonic``; None: when it began.
-        each: Is called after each batch with its number.
+        since: Returns the time of the fault (``time.monotonic``), or None if there was none; None:
+            time counts from the beginning.
+        each: Called after each batch with the number of batches so far.
     """
     began = time.monotonic()
     delivered = planned = 0
@@ -114,7 +115,7 @@ def play_through(
 
 
 def find_difference(batch: Any, sequences: Sequences, fields: Iterable[str] | None = None) -> str:
-    """Return a description of a wrong value of a padded batch; empty without one.
+    """Return a description of a wrong value of a padded batch; empty if there is none.
 
     Args:
         batch: A ``SequenceBatch``.

@@ -1,7 +1,7 @@
-"""Targets of faults: a kind of dataset, how it is written and opened, and its files.
+"""Targets of faults: kinds of datasets, with functions that write, open and describe them.
 
-A plugin makes a ``FaultTarget`` of its own and names it: ``python -m seqdata_testing.faults
---target MODULE:NAME``, or gives it to ``cases.cases_for``. All faults are tried on it.
+A plugin defines a ``FaultTarget``, on which all faults are tried by ``python -m
+seqdata_testing.faults --target MODULE:NAME`` or ``cases.cases_for``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seqdata.storage.remote.options import Remote
 from seqdata_testing.faults.outcome import WHOLE
 
 Extent = tuple[str, int, int]
-"""A file, a position in it and a number of bytes."""
+"""Name of a file, position in it, and number of bytes."""
 
 VERIFY = ("off", "first_read", "always")
 
@@ -34,7 +34,7 @@ class SavedFile:
     Attributes:
         name: Name in the matrix.
         write: Writes data and its saved file into a folder; returns the saved file.
-        read: Returns the content of the kept file, or the content made again, for comparison.
+        read: Returns the content of the saved file, or content that was computed again, to compare.
         kinds: Allowed outcomes of damage.
     """
 
@@ -50,16 +50,16 @@ class FaultTarget:
 
     Attributes:
         name: Name in the matrix.
-        verify: Values of ``verify``, those with checksums last.
+        verify: Values of ``verify``; those that compare checksums come last.
         write: Writes sequences into a folder.
         open: Opens the folder with a ``verify``.
         served: Opens a URL that serves the folder; None: such data is local.
-        hits: Ends the names of shards, for faults of a network that happen to them only.
-        shards: Gives the names of its shards.
-        values: Gives where the values of sequences lie.
-        others: Gives the names of what else it needs: manifest, lengths, index.
-        dataset: The sequences.
-        saved_files: Files that are kept next to such data.
+        hits: Part of the names of shards, for network faults that only apply to shards.
+        shards: Returns the names of its shards.
+        values: Returns the positions of the values of sequences.
+        others: Returns the names of other required files: manifest, lengths, index.
+        dataset: Returns the sequences.
+        saved_files: Files that are stored next to such data.
     """
 
     name: str
@@ -76,12 +76,12 @@ class FaultTarget:
 
     @property
     def verified(self) -> tuple[str, ...]:
-        """The modes of ``verify`` that compare checksums."""
+        """Values of ``verify`` that compare checksums."""
         return tuple(mode for mode in self.verify if mode != "off")
 
 
 def sequences() -> list[dict[str, Any]]:
-    """Return sequences of many lengths: one empty, one of several checksum blocks, many alike."""
+    """Return sequences of many lengths: one empty, one with several checksum blocks, many equal."""
     random = np.random.default_rng(0)
     lengths = np.full(80, 8)  # the second half makes shards of one size
     lengths[:40] = random.integers(1, 40, 40)
@@ -132,7 +132,7 @@ OWN = FaultTarget(
     name="arrow", verify=VERIFY, write=_write_own, open=_open_own, shards=_shards_of_own,
     values=_values_of_own, others=_others_of_own, served=_open_served, hits=".arrow",
 )  # fmt: skip
-"""A store of ours on a local disk."""
+"""A store written by seqdata on a local disk."""
 
 
 def _write_foreign(folder: Path, dataset: Sequence[Mapping[str, Any]]) -> None:
@@ -173,6 +173,6 @@ FOREIGN = FaultTarget(
     name="files of others", verify=("off",), write=_write_foreign, open=_open_foreign,
     shards=_files_of_foreign, values=_nothing, others=_nothing,
 )  # fmt: skip
-"""Uncompressed Arrow files that somebody else wrote."""
+"""Uncompressed Arrow files that were not written by seqdata."""
 
 TARGETS = (OWN, FOREIGN)

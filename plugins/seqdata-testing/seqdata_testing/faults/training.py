@@ -1,4 +1,4 @@
-"""Trains on several ranks under the real Trainer, and one of them comes to harm."""
+"""Training on several ranks with the real Trainer, one of which is harmed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _find_unreadable(
 def _check_rows(
     setup: Ranks, found: Outcome, batches: Sequence[Sequence[int]], bad: Mapping[int, str]
 ) -> Outcome:
-    """Hold what a rank trained on against the plan: each row, in its step, of its own values."""
+    """Compare the rows that a rank trained on with the plan, step by step."""
     if found.what != outcomes.WHOLE:
         return found
     trained: list[list[tuple[int, bool]]] = json.loads(found.text)
@@ -104,9 +104,9 @@ def _check_rows(
 def _is_dealt(
     policy: str, rows: Sequence[Sequence[Any]], must: Sequence[int], bad: Mapping[int, str]
 ) -> bool:
-    """Return whether rows are those of a batch, but for unreadable ones, masked or replaced.
+    """Return whether rows are those of a batch, with unreadable rows masked or replaced.
 
-    A batch without any readable row is masked: it has nothing to replace them with.
+    A batch without any readable row is masked, because it has no row to replace them with.
     """
     if len(rows) != len(must):
         return False
@@ -132,14 +132,14 @@ def train_until_error(setup: Ranks, act: Callable[[], None]) -> list[Outcome]:
 
 
 def train_until_signal(setup: Ranks, number: int) -> list[Outcome]:
-    """Train until the struck rank is ended or held by a signal; its workers get none."""
+    """Train until a signal kills or stops the struck rank; its workers do not get it."""
     root, _ = _write_dataset(setup)
     play = partial(_fit, setup, [root] * setup.world, None, number)
     return play_ranks(play, setup, silent=setup.struck)
 
 
 class FaultCallback(Callback):
-    """Sends this process a signal before a step.
+    """Callback that sends this process a signal before a step.
 
     Args:
         number: The signal.
@@ -151,17 +151,17 @@ class FaultCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Send it."""
+        """Send the signal."""
         del trainer, pl_module, batch
         if batch_idx == _STEP:
             strike(self._number)
 
 
 class Mean(LightningModule):
-    """One parameter: each step of it needs all ranks. It keeps what it was trained on.
+    """Module with one parameter, whose steps need all ranks; it records the rows it trained on.
 
     Args:
-        sequences: The sequences, to hold rows against.
+        sequences: Expected content of the store.
     """
 
     def __init__(self, sequences: Sequence[Mapping[str, Any]]) -> None:
@@ -172,7 +172,7 @@ class Mean(LightningModule):
         self.wrong = ""
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
-        """Return the squared distance of all timesteps."""
+        """Return the mean squared distance of the timesteps from the parameter."""
         real = [float(weight) > 0 for weight in batch.weight]
         self.trained.append(list(zip(batch.ids.tolist(), real, strict=True)))
         difference = find_different_row(batch, self.sequences, set())
@@ -182,7 +182,7 @@ class Mean(LightningModule):
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return plain descent."""
+        """Return SGD without momentum."""
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
@@ -193,7 +193,7 @@ def _write_dataset(setup: Ranks) -> tuple[Path, list[dict[str, Any]]]:
 
 
 def _make_short_timeouts(patience: float) -> RankTimeouts:
-    """Return short waits: no option of the DataModule, only a test needs others."""
+    """Return short timeouts, which only tests need; the DataModule has no option for them."""
     beat = patience / _BEATS
     return RankTimeouts(
         heartbeat=beat, unresponsive=patience, exit_grace=_GRACE, leave_grace=_GRACE
@@ -203,7 +203,7 @@ def _make_short_timeouts(patience: float) -> RankTimeouts:
 def _fit(
     setup: Ranks, roots: list[Path], trap: FaultTransform | None, number: int | None, rank: int
 ) -> Outcome:
-    """Fit an epoch as one of the ranks; gives the error, in full."""
+    """Fit one epoch as one of the ranks, and return the outcome."""
     struck = rank == setup.struck
     data = SequenceDataModule(
         train=setup.target.open(roots[rank], setup.target.verify[-1]),

@@ -1,4 +1,4 @@
-"""Tries damage on a dataset: harm its files, open and read or play it, put them back."""
+"""Trials of damage: change the files of a dataset, read or play it, and restore the files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Damage:
 
     Attributes:
         label: Name for messages.
-        act: Changes the files in a folder.
+        act: Function that changes the files in a folder.
         files: Names of the files that it changes.
     """
 
@@ -47,7 +47,7 @@ class DamageRequest:
     Attributes:
         target: The kind of dataset.
         root: Folder of the data.
-        names: The files that are to be harmed.
+        names: The files to damage.
         random: Random generator.
         count: Number of acts of damage.
     """
@@ -68,7 +68,8 @@ class ReadMode:
 
     Attributes:
         verify: When checksums are compared.
-        workers: Processes of the loader that plays it; None: the store is read without a loader.
+        workers: Number of workers of the loader that plays it; None: the store is read without a
+            loader.
         policy: The loader's ``on_error``.
     """
 
@@ -80,13 +81,13 @@ class ReadMode:
 def try_damages(
     target: FaultTarget, mode: ReadMode, harms: DamageMaker, count: int, part: str
 ) -> list[Outcome]:
-    """Try one act of damage after the other on a dataset in the present folder.
+    """Try one act of damage after the other on a dataset in the current folder.
 
     Args:
         target: Dataset to damage.
-        mode: ReadMode it is opened and read.
-        harms: Gives the damage.
-        count: Number of tries.
+        mode: Options of opening and reading it.
+        harms: Function that returns the damage.
+        count: Number of trials.
         part: Kind of files: ``shards``, or the ``others``.
     """
     sequences = target.dataset()
@@ -109,7 +110,7 @@ def _read_or_play(open_it: Callable[[], Store], mode: ReadMode, sequences: Seque
 
 
 def loader_of(open_it: Callable[[], Store], workers: int, policy: OnError = "raise") -> Loader:
-    """Make a loader that plays all sequences in their order."""
+    """Return a loader that plays all sequences in their order."""
     return Loader(
         open_it(), Fixed(BATCH, shuffle=False), num_workers=workers, on_error=policy,
         max_errors=_MOST_ERRORS,
@@ -140,7 +141,7 @@ def draw_value_flips(request: DamageRequest) -> list[Damage]:
 
 
 def draw_other_flips(request: DamageRequest) -> list[Damage]:
-    """Return flips of single bits in all but values: metadata, footers, lengths, manifest."""
+    """Return flips of single bits outside values: in metadata, footers, lengths, manifest."""
     inside: dict[str, list[tuple[int, int]]] = {}
     for name, position, size in request.target.values(request.root):
         inside.setdefault(name, []).append((8 * position, 8 * (position + size)))
@@ -166,13 +167,13 @@ def _cut(name: str, size: int) -> Damage:
 
 
 def draw_cuts(request: DamageRequest) -> list[Damage]:
-    """Return cuts at any byte."""
+    """Return truncations at any byte."""
     chosen = [request.names[i % len(request.names)] for i in range(request.count)]
     return [_cut(name, int(request.random.integers(_size(request, name)))) for name in chosen]
 
 
 def draw_block_cuts(request: DamageRequest) -> list[Damage]:
-    """Return cuts at multiples of 512 bytes, where a tar would look whole."""
+    """Return truncations at multiples of 512 bytes, where a tar file would look complete."""
     harms = []
     for i in range(request.count):
         name = request.names[i % len(request.names)]
@@ -182,12 +183,12 @@ def draw_block_cuts(request: DamageRequest) -> list[Damage]:
 
 
 def list_emptied_files(request: DamageRequest) -> list[Damage]:
-    """Return files of no bytes."""
+    """Return truncations of files to 0 bytes."""
     return [_cut(name, 0) for name in request.names[: request.count]]
 
 
 def list_zeroed_pages(request: DamageRequest) -> list[Damage]:
-    """Return pages of zeros over values, one after the other."""
+    """Return overwrites of pages with values by zeros."""
     pages = {
         (name, page)
         for name, position, size in request.target.values(request.root)
@@ -203,7 +204,7 @@ def _zero(name: str, page: int) -> Damage:
 
 
 def list_removed_files(request: DamageRequest) -> list[Damage]:
-    """Return files that are gone."""
+    """Return removals of files."""
     return [_remove(name) for name in request.names[: request.count]]
 
 
@@ -212,7 +213,7 @@ def _remove(name: str) -> Damage:
 
 
 def list_swapped_files(request: DamageRequest) -> list[Damage]:
-    """Return files in each other's place, those of equal size first."""
+    """Return swaps of two files, first of files of equal size."""
     by_size = sorted(request.names, key=lambda name: _size(request, name))
     pairs = sorted(
         pairwise(by_size), key=lambda pair: _size(request, pair[1]) - _size(request, pair[0])
@@ -228,7 +229,7 @@ def _swap(first: str, second: str) -> Damage:
 
 
 def list_stale_files(request: DamageRequest) -> list[Damage]:
-    """Return files of an older write among newer ones: of the same sequences with other values."""
+    """Return replacements of files by those of an older write, with other values."""
     older = request.root.with_name("older")
     sequences = request.target.dataset()
     request.target.write(older, [{**row, "y": row["y"] + 1} for row in sequences])

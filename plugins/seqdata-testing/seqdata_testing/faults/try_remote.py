@@ -1,4 +1,4 @@
-"""Tries what happens to remote data: the network fails, the cache is full, raced for or left half.
+"""Trials of faults of remote data: of the network, and of the disk of the cache.
 
 The dataset is served by a web server of this process, whose answers can be made to fail.
 """
@@ -40,7 +40,7 @@ _ENOUGH = 64 << 20
 
 
 def served_target(target: FaultTarget, mode: str) -> FaultTarget:
-    """Return the same datasets behind a web server, each time with an empty cache."""
+    """Return a target that opens a dataset behind a web server, each time with an empty cache."""
     open_it = partial(_open_served, target, mode)
     return replace(target, name=f"{target.name} remote, {mode}", open=open_it)
 
@@ -49,12 +49,12 @@ def open_url(target: FaultTarget, url: str, remote: Remote, verify: str = "first
     """Open a dataset that is served.
 
     Raises:
-        ConfigError: If the target is local only.
+        ConfigError: If the target is only local.
     """
     if target.served is None:
-        raise ConfigError(f"faults: {target.name!r} has no `served`, but must have it; say how a "
-                          "URL "
-                          "is opened")  # fmt: skip
+        raise ConfigError(f"faults: {target.name!r} must have `served`, which opens a URL, but has "
+                          "none. "
+        "Define it")  # fmt: skip
     return target.served(url, verify, remote)
 
 
@@ -68,7 +68,7 @@ def _open_served(target: FaultTarget, mode: str, folder: Path, verify: str) -> S
 
 
 def _remote(mode: str, cache: Path, most: int = _ENOUGH) -> Remote:
-    """Return options with time enough for a busy machine."""
+    """Return the options for a cache."""
     return Remote(how=mode, cache_dir=cache, cache_bytes=most)
 
 
@@ -80,9 +80,10 @@ def play_failing(
     Args:
         target: Dataset to play.
         mode: ``cache`` or ``ranges``.
-        workers: Processes of the loader.
-        fault: Function that makes the fault.
-        passes: Whether it passes if one waits; else reads are given up soon.
+        workers: Number of workers of the loader.
+        fault: Function that returns the fault.
+        passes: Whether the fault passes after some time; otherwise reads are only retried for a
+            short time.
     """
     with open_served(target, mode, passes=passes) as (sequences, _, server, store):
         server.fault, server.hits = fault(), target.hits
@@ -93,12 +94,12 @@ def play_failing(
 
 
 def play_replaced(target: FaultTarget, mode: str, workers: int, policy: OnError) -> list[Outcome]:
-    """Play a remote store whose shards are replaced by others of their sizes whenever one is read.
+    """Play a remote store whose shards are replaced by others of equal size when they are read.
 
     Args:
         target: Dataset to play.
         mode: ``cache`` or ``ranges``.
-        workers: Processes of the loader.
+        workers: Number of workers of the loader.
         policy: The loader's ``on_error``.
     """
     with open_served(target, mode) as (sequences, root, server, store):
@@ -116,12 +117,17 @@ def play_replaced(target: FaultTarget, mode: str, workers: int, policy: OnError)
 def open_served(
     target: FaultTarget, mode: str, *, passes: bool = True
 ) -> Iterator[tuple[list[dict[str, Any]], Path, network.Served, Store]]:
-    """Write a dataset into the present folder, serve it and open it: what is small is here then.
+    """Write a dataset into the current folder, and serve it until the end of the block.
+
+    The dataset has been opened once, so that its small files are in the cache.
 
     Args:
         target: Dataset to write.
         mode: ``cache`` or ``ranges``.
-        passes: Whether reads are tried for long.
+        passes: Whether reads are retried for the default time; otherwise for a short time.
+
+    Yields:
+        The sequences, the folder of the dataset, the server, and the opened store.
     """
     sequences, root = write_dataset(target)
     with network.served(network.folder_of(root)) as server:
@@ -133,18 +139,18 @@ def open_served(
 
 
 def write_dataset(target: FaultTarget) -> tuple[list[dict[str, Any]], Path]:
-    """Write the dataset into the present folder."""
+    """Write the dataset into the current folder; return its sequences and its folder."""
     root, sequences = Path("data").resolve(), target.dataset()
     target.write(root, sequences)
     return sequences, root
 
 
 def read_without_room(target: FaultTarget, disk: bool) -> list[Outcome]:
-    """Read through a cache that has no room on its disk; then through one that has.
+    """Read through a cache without room on its disk, then make room and read again.
 
     Args:
         target: Dataset to read.
-        disk: Whether the disk is full, or only a file as large as it may be.
+        disk: Whether the disk is full; otherwise the size of files is limited.
     """
     sequences, root = write_dataset(target)
     cache = Path("cache").resolve()
