@@ -237,6 +237,7 @@ class StoreInfo:
         populate: Reads sequences ahead into memory; None: not of such a store.
         is_copied: Whether a pickle holds the data.
         linked_axes: Axis -> its clock, of the axes whose rates the format records.
+        find_missing: Returns the sequences that lack a value; None: the format does not tell.
     """
 
     label: str
@@ -251,6 +252,7 @@ class StoreInfo:
     populate: Callable[[int, int, Iterable[str]], None] | None = None
     is_copied: bool = False
     linked_axes: Mapping[str, Axis] = field(default_factory=dict)
+    find_missing: Callable[[str], tuple[int, Sequence[int]]] | None = None
 
 
 class ShardStore(SequenceStore):
@@ -395,6 +397,10 @@ class ShardStore(SequenceStore):
     def estimate_fetches(self, batches: int, rows: float) -> float:
         """Return how often shards are fetched; see ``protocols.SupportsShardCache``."""
         return self._reader.estimate_fetches(batches, rows)
+
+    def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
+        """Return the sequences without a value that others have; see ``SupportsMissingValues``."""
+        return (0, ()) if self._info.find_missing is None else self._info.find_missing(name)
 
     def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:
         """Read sequences ``first:stop`` ahead into memory, with large reads; only a hint.

@@ -144,6 +144,7 @@ class FileSequences:
         spans: Field -> int64 (n, 3): array, first timestep, one past the last.
         values: Field of numbers per sequence -> (n, *shape).
         texts: Field of texts -> n texts.
+        missing: Attribute that only some sequences have -> number and some indices of the others.
     """
 
     name: str
@@ -153,6 +154,7 @@ class FileSequences:
     spans: Mapping[str, NDArray[np.int64]]
     values: Mapping[str, NDArray[Any]]
     texts: Mapping[str, Sequence[str]]
+    missing: Mapping[str, tuple[int, Sequence[int]]]
 
     def __len__(self) -> int:
         return len(next(iter(self.spans.values())))

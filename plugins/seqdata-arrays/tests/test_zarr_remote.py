@@ -8,7 +8,12 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from arrays_samples import recordings, write_zarr
+from arrays_samples import (
+    check_names_what_has_no_label,
+    recordings,
+    write_without_a_label,
+    write_zarr,
+)
 from click.testing import CliRunner
 from seqdata_arrays import Zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec
@@ -367,6 +372,15 @@ def test_a_web_server_is_read_by_consolidated_metadata(tmp_path, web, version):
         fresh[0]
     with pytest.raises(ConfigError, match="must be one Zarr folder, since its server lists no"):
         open_store(f"{web.url}/*.zarr", backend=Zarr(), remote=remote)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_labels_that_a_group_behind_a_url_lacks_name_the_group(tmp_path, web, version):
+    path = tmp_path / "served/rec.zarr"
+    write_without_a_label(path, write_zarr, zarr_format=version)
+    consolidate(str(path))
+    remote = Remote(cache_dir=tmp_path / "far", how="ranges", retry_seconds=patient(1))
+    check_names_what_has_no_label(f"{web.url}/rec.zarr", remote)
 
 
 @pytest.mark.slow
