@@ -207,7 +207,9 @@ def test_a_warning_of_a_preparation_is_shown_at_every_opening(tmp_path, in_parts
         data = events(
             tmp_path / "tokens.parquet", categorical="kind", numeric="length", label="is_private"
         )
-        with pytest.warns(SeqDataWarning, match="integers of 'order' look like milliseconds") as seen:
+        with pytest.warns(
+            SeqDataWarning, match="integers of 'order' look like milliseconds"
+        ) as seen:
             described = data.describe()
         assert len([each for each in seen if "look like" in str(each.message)]) == 1
         assert described.count("look like milliseconds") == 1
