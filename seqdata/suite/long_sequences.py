@@ -22,9 +22,9 @@ from seqdata.protocols import Store
 from seqdata.runs.options import DataKind
 from seqdata.storage.fields import is_text, make_unknown_name_error
 from seqdata.storage.remote.options import Remote
-from seqdata.suite.labels import check_stored_labels, omit_label
-from seqdata.suite.sources import as_names, check_split, list_parts
+from seqdata.suite.labels import check_stored_labels
 from seqdata.suite.speech_checks import check_rates
+from seqdata.suite.sources import as_names, check_split, list_parts
 from seqdata.suite.write_once import WriteOnce
 
 _OWNER = "long sequences"
@@ -176,7 +176,7 @@ class LongSequenceDataModule(SequenceDataModule):
             if name is not None and names
         )  # fmt: skip
         write_once = WriteOnce() if read == "write_once" else None
-        self.labels = labels
+        self.labels = self._label = labels
         super().__init__(
             train=source,
             group=group,
@@ -190,15 +190,6 @@ class LongSequenceDataModule(SequenceDataModule):
             num_workers=num_workers,
             remote=remote,
         )
-
-    @property
-    def sizes(self) -> dict[str, dict[str, int]]:
-        """Sizes that a model needs, as of ``SequenceDataModule``; labels are not features.
-
-        Raises:
-            SeqDataError: If the data cannot be opened.
-        """
-        return omit_label(super().sizes, self.labels)
 
     def describe(self) -> str:
         """Return what was opened, split and fitted, and what has no window, as lines of text.
