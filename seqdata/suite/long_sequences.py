@@ -23,7 +23,7 @@ from seqdata.runs.options import DataKind
 from seqdata.storage.fields import is_text, make_unknown_name_error
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.labels import check_stored_labels
-from seqdata.suite.speech_checks import check_rates
+from seqdata.suite.recordings import check_rates
 from seqdata.suite.sources import as_names, check_split, list_parts
 from seqdata.suite.write_once import WriteOnce
 

@@ -25,8 +25,8 @@ from seqdata.loading.transforms.declare import (
 )
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.remote.options import Remote
+from seqdata.suite.recordings import CheckRecordings
 from seqdata.suite.sources import check_split
-from seqdata.suite.speech_checks import CheckRecordings
 
 _OWNER = "speech"
 _BACKEND, _PACKAGE = "audio", "seqdata-audio"
