@@ -30,12 +30,9 @@ from seqdata.errors import (
     RemoteReadError,
 )
 from seqdata_testing.faults.network import Answer, before, folder_of, served
+from seqdata_testing.s3 import check_equal_batches
 from seqdata_testing.stores import check_processes, check_reads
 from seqdata_testing.waiting import patient
-
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import check_equal_batches, serve_s3
 
 FORMS = {
     "v3": {"compressors": [BloscCodec()]},
@@ -49,13 +46,6 @@ CHUNK = 10
 
 def Loader(store, policy, **options):
     return _Loader(store, policy, seed=3, **options)
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """A server of the S3 API."""
-    with serve_s3() as server:
-        yield server
 
 
 @pytest.fixture
