@@ -21,7 +21,7 @@ from seqdata.linked_axes import Axis
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
+from seqdata.storage.fields import kind_of, make_unknown_name_error
 from seqdata.storage.ids import name_sequences
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.text_bytes import TextBytes, TextSource, format_decimals
@@ -319,11 +319,6 @@ class ShardStore(SequenceStore):
     def linked_axes(self) -> Mapping[str, Axis]:
         """Axis -> its clock, of the axes whose sampling rates are known."""
         return self._info.linked_axes
-
-    @property
-    def lengths(self) -> NDArray[Any]:
-        """Timesteps of each sequence along the default axis, integers (sequences,)."""
-        return self.lengths_of[default_axis(self.lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
