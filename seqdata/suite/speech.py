@@ -25,7 +25,7 @@ from seqdata.loading.transforms.declare import (
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.recordings import CheckRecordings
-from seqdata.suite.sources import check_split
+from seqdata.suite.sources import check_split, find_backend
 
 _OWNER = "speech"
 _AUDIO, _RATE, _TEXT = "audio", "rate", "text"

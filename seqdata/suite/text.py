@@ -17,7 +17,7 @@ from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.remote.options import Remote
-from seqdata.suite.sources import check_split
+from seqdata.suite.sources import check_split, find_backend
 
 _OWNER = "text"
 _TOKENS = "tokens"
