@@ -170,7 +170,7 @@ class SupportsVersion(Protocol):
 
 
 @runtime_checkable
-class SupportsMissingValues(Protocol):
+class SupportsMissing(Protocol):
     """A store of files that knows the values which only some sequences of a file have."""
 
     def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
@@ -193,7 +193,7 @@ def find_missing(store: Store, name: str) -> tuple[int, Sequence[str]]:
     A view of some sequences of a store does not know it of its own: the number is 0.
     """
     base = store.base if isinstance(store, SupportsBase) else store
-    if not isinstance(base, SupportsMissingValues) or len(base) != len(store):
+    if not isinstance(base, SupportsMissing) or len(base) != len(store):
         return 0, ()
     count, numbers = base.find_missing(name)
     return count, base.keys(np.asarray(numbers, dtype=np.int64))

@@ -394,7 +394,7 @@ class ShardStore(SequenceStore):
         return self._reader.estimate_fetches(batches, rows)
 
     def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
-        """Return the sequences without a value that others have; see ``SupportsMissingValues``."""
+        """Return the sequences without a value that others have; see ``SupportsMissing``."""
         return (0, ()) if self._info.find_missing is None else self._info.find_missing(name)
 
     def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:

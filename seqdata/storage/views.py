@@ -104,8 +104,7 @@ class SequenceStore(Store):
     @property
     def lengths(self) -> NDArray[Any]:
         """Timesteps of each sequence along the default axis, integers (sequences,)."""
-        lengths_of = self.lengths_of
-        return lengths_of[default_axis(lengths_of)]
+        return self.lengths_of[default_axis(self.lengths_of)]
 
     @property
     def ids(self) -> Ids:

@@ -152,8 +152,7 @@ class EventDataModule(SequenceDataModule):
         self.categorical = as_names(_OWNER, "categorical", categorical)
         self.numeric = as_names(_OWNER, "numeric", numeric)
         self.static = as_names(_OWNER, "static", static)
-        self.label = self._label = label
-        self.next_event = next_event
+        self.label, self._label, self.next_event = label, label, next_event
         if not self.categorical:
             raise ConfigError(must_be(f"{_OWNER}: `categorical`", "a column, or several", "empty"))
         if next_event is not None and next_event not in self.categorical:

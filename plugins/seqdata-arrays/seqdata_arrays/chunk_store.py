@@ -238,7 +238,7 @@ class ChunkStore:
         )  # fmt: skip
 
     def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
-        """Return the sequences without an attribute; see ``SupportsMissingValues``."""
+        """Return the sequences without an attribute; see ``SupportsMissing``."""
         found = [file.missing.get(name, (0, ())) for file in self._files]
         some = [
             start + number

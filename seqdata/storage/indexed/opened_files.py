@@ -105,7 +105,7 @@ class OpenedFiles:
         return self.place(shard, members, name, number - self.starts[shard])
 
     def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
-        """Return how many sequences lack a value; see ``SupportsMissingValues``."""
+        """Return how many sequences lack a value; see ``SupportsMissing``."""
         found = [index.missing.get(name, (0, ())) for index in self.indexes]
         some = [
             start + number
