@@ -169,6 +169,36 @@ class SupportsVersion(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsMissing(Protocol):
+    """A store of files that knows the values which only some sequences of a file have."""
+
+    def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
+        """Return the sequences without a value that others of their file have.
+
+        Such a value does not become a field.
+
+        Args:
+            name: Name of the value, which would be that of the field.
+
+        Returns:
+            Their number, 0 if no or all sequences of each file have it, and the indices of some.
+        """
+        ...
+
+
+def find_missing(store: Store, name: str) -> tuple[int, Sequence[str]]:
+    """Return the number of sequences without a value that others have, and the ids of some.
+
+    A view of some sequences of a store does not know it of its own: the number is 0.
+    """
+    base = store.base if isinstance(store, SupportsBase) else store
+    if not isinstance(base, SupportsMissing) or len(base) != len(store):
+        return 0, ()
+    count, numbers = base.find_missing(name)
+    return count, base.keys(np.asarray(numbers, dtype=np.int64))
+
+
 def get_version(store: Store) -> str | None:
     """Return the version of a store's data, empty if its fingerprint is one; None: it has none."""
     if isinstance(store, SupportsVersion):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
 
 from seqdata.builtin import BACKENDS, COLLATORS, POLICIES, READERS
-from seqdata.cli._plugins.check import check_backend
 from seqdata.cli._plugins.new import write_plugin
 from seqdata.cli._plugins.templates import KINDS
 from seqdata.cli._report.console import (
@@ -26,11 +27,13 @@ from seqdata.cli._report.console import (
     report_errors,
 )
 from seqdata.detect import is_core_form
+from seqdata.errors import PluginError
 from seqdata.hookspecs import SEQDATA_API
 from seqdata.host import CLASSES, PluginInfo, default_host
 from seqdata.plugin_source import SuffixClaim
 from seqdata.storage.remote.urls import redact_url
 
+_KIT = "seqdata_testing"
 _OWN = {"backends": BACKENDS, "policies": POLICIES, "collators": COLLATORS, "readers": READERS}
 
 
@@ -115,7 +118,7 @@ def check(name: str, location: str, as_json: bool) -> None:
     All of the data is read; damage is done to copies. The exit status is 1 if a check fails.
     """
     results = []
-    for result in check_backend(name, location):
+    for result in _check_backend(name, location):
         results.append(asdict(result))
         if not as_json:
             text = f": {result.text}" if result.text else ""
@@ -126,6 +129,29 @@ def check(name: str, location: str, as_json: bool) -> None:
     print_report(plain, [summary], as_json=as_json)
     if counts["failed"]:
         raise SystemExit(EXIT_DATA)
+
+
+def _check_backend(name: str, location: str) -> Iterator[Any]:
+    """Yield the results of the conformance kit's checks of a backend on data.
+
+    Args:
+        name: Name of the backend.
+        location: The data.
+
+    Raises:
+        PluginError: If the backend or the conformance kit is not installed.
+    """
+    default_host().backend(name)
+    try:
+        kit = importlib.import_module(f"{_KIT}.locations")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != _KIT:
+            raise
+        raise PluginError(
+            "plugins check: needs the package seqdata-testing, which has the checks, but it is not "
+            "installed; pip install 'lightning-seqdata[testing]'"
+        ) from error
+    yield from kit.check_location(location, name)
 
 
 def _iter_lines(

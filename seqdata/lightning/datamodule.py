@@ -184,6 +184,8 @@ class SequenceDataModule(_Base):
         {'x': 1}
     """
 
+    _label: str | None = None  # a field that is not a feature
+
     @check_arguments
     def __init__(  # noqa: PLR0913
         self,
@@ -455,14 +457,14 @@ class SequenceDataModule(_Base):
         """Sizes that a model needs: kind -> field -> size. The property opens the training data.
 
         ``features`` is the number of features of a timestep, or of a value per sequence, for fields
-        of floats. ``vocabulary`` is the number of ids of a field of tokens, including padding and
-        unknown tokens. ``classes`` is the number of labels.
+        of floats except labels. ``vocabulary`` is the number of ids of a field of tokens, including
+        padding and unknown tokens. ``classes`` is the number of labels.
 
         Raises:
             SeqDataError: If the data cannot be opened.
         """
         self._fit_statistics()
-        return descriptions.measure_sizes(self._options, self._sources)
+        return descriptions.measure_sizes(self._options, self._sources, self._label)
 
     def describe(self) -> str:
         """Return lines of text about the opened, sorted, filled, skipped, split and fitted data.

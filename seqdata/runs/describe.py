@@ -19,12 +19,15 @@ from seqdata.runs.options import DataKind, DataOptions
 from seqdata.storage.fields import kind_of
 
 
-def measure_sizes(options: DataOptions, sources: DataSources) -> dict[str, dict[str, int]]:
+def measure_sizes(
+    options: DataOptions, sources: DataSources, label: str | None
+) -> dict[str, dict[str, int]]:
     """Return ``features``, ``vocabulary`` and ``classes``: field -> number.
 
     Args:
         options: Options of the DataModule.
         sources: Its stores.
+        label: Field of labels, which is not a feature; None: there is none.
     """
     sizes: dict[str, dict[str, int]] = {"features": {}, "vocabulary": {}, "classes": {}}
     kinds: tuple[DataKind, ...] = get_args(DataKind)
@@ -42,9 +45,13 @@ def measure_sizes(options: DataOptions, sources: DataSources) -> dict[str, dict[
             sizes["vocabulary"][name] = len(fitted.tokens) + FIRST_ID
         elif categories := _find_categories(field):
             sizes["vocabulary"][name] = len(categories)
-        elif kind_of(field).is_array and (fitted or np.dtype(field.dtype).kind == "f"):
+        elif name != label and kind_of(field).is_array and (fitted or _is_float(field)):
             sizes["features"][name] = int(np.prod(field.shape))
     return sizes
+
+
+def _is_float(field: Field) -> bool:
+    return np.dtype(field.dtype).kind == "f"
 
 
 def format_title(name: str, options: DataOptions) -> str:

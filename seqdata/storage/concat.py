@@ -79,11 +79,6 @@ class ConcatStore(SequenceStore):
         return self._stores[0].fields
 
     @property
-    def lengths(self) -> NDArray[Any]:
-        """Number of timesteps of each sequence along the default axis, integers (sequences,)."""
-        return self._lengths_of[default_axis(self._lengths_of)]
-
-    @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
         """Axis -> number of timesteps of each sequence, integers (sequences,); made lazily."""
         return self._lengths_of

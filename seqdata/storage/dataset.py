@@ -21,7 +21,7 @@ from seqdata.storage.dataset_items import (
     check_value,
     infer_item_fields,
 )
-from seqdata.storage.fields import default_axis, find_key, kind_of, make_unknown_name_error
+from seqdata.storage.fields import find_key, kind_of, make_unknown_name_error
 from seqdata.storage.ids import name_sequences
 from seqdata.storage.views import SequenceStore
 from seqdata.storage.writing.progress import progress_bar
@@ -160,11 +160,6 @@ class DatasetStore(SequenceStore):
     def fields(self) -> Mapping[str, Field]:
         """Name -> field."""
         return self._fields
-
-    @property
-    def lengths(self) -> NDArray[Any]:
-        """Number of timesteps of each item, integers (items,)."""
-        return self._lengths_of[default_axis(self._lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:

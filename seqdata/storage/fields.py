@@ -153,8 +153,29 @@ class NumberKind:
         return ArrayColumn(np.dtype(field.dtype), field.shape, values)
 
 
+class _StoredAsBytes:
+    """Values of any number of bytes, one per sequence: the part that text and bytes share."""
+
+    __slots__ = ()
+
+    def width(self, field: Field) -> int:
+        """Return 1: extents count bytes."""
+        del field
+        return 1
+
+    def stored_dtype(self, field: Field) -> np.dtype[Any]:
+        """Return uint8: bytes."""
+        del field
+        return np.dtype(np.uint8)
+
+    def gather(self, field: Field, values: list[Any]) -> list[Any]:
+        """Return the values."""
+        del field
+        return values
+
+
 @dataclass(frozen=True, slots=True)
-class TextKind:
+class TextKind(_StoredAsBytes):
     """Fields of strings, one per sequence, stored as UTF-8; one of them may hold the ids."""
 
     dtypes = ("str",)
@@ -183,24 +204,9 @@ class TextKind:
         )
         return BytesPacker(encode, packed_as)
 
-    def width(self, field: Field) -> int:
-        """Return 1: extents count bytes."""
-        del field
-        return 1
-
-    def stored_dtype(self, field: Field) -> np.dtype[Any]:
-        """Return uint8: bytes."""
-        del field
-        return np.dtype(np.uint8)
-
-    def gather(self, field: Field, values: list[Any]) -> list[Any]:
-        """Return the strings."""
-        del field
-        return values
-
 
 @dataclass(frozen=True, slots=True)
-class BytesKind:
+class BytesKind(_StoredAsBytes):
     """Fields of ``bytes``, one per sequence; where ``axes`` names an axis, of numbers instead."""
 
     dtypes = ("bytes",)
@@ -222,21 +228,6 @@ class BytesKind:
         """Return the packer of values; see ``ValueKind``."""
         del field, is_key
         return BytesPacker(_encode_bytes, FieldKind.BYTES)
-
-    def width(self, field: Field) -> int:
-        """Return 1: extents count bytes."""
-        del field
-        return 1
-
-    def stored_dtype(self, field: Field) -> np.dtype[Any]:
-        """Return uint8: bytes."""
-        del field
-        return np.dtype(np.uint8)
-
-    def gather(self, field: Field, values: list[Any]) -> list[Any]:
-        """Return the values."""
-        del field
-        return values
 
 
 TEXT = Field("str", (), None)

@@ -183,14 +183,21 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
             raise make_unreadable_error(location, error) from error
         descriptor = _open_link(root, name, location)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise location.make_error(
-                DataError, "must be an ordinary file, but is not. Write the store again"
-            )
-        yield descriptor, status.st_size
+        yield descriptor, _measure(descriptor, location, "Write the store again")
     finally:
         os.close(descriptor)
+
+
+def _measure(descriptor: int, location: DataLocation, remedy: str) -> int:
+    """Return the size of an open file.
+
+    Raises:
+        DataError: If it is not an ordinary file.
+    """
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise location.make_error(DataError, f"must be an ordinary file, but is not. {remedy}")
+    return status.st_size
 
 
 def make_unreadable_error(location: DataLocation, error: OSError) -> DataError:
@@ -513,11 +520,6 @@ def open_file(path: Path, location: DataLocation) -> Iterator[tuple[int, int]]:
     except OSError as error:
         raise make_unreadable_error(location, error) from error
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise location.make_error(
-                DataError, "must be an ordinary file, but is not. Check the location"
-            )
-        yield descriptor, status.st_size
+        yield descriptor, _measure(descriptor, location, "Check the location")
     finally:
         os.close(descriptor)

@@ -21,7 +21,7 @@ from seqdata.linked_axes import Axis
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
-from seqdata.storage.fields import default_axis, kind_of, make_unknown_name_error
+from seqdata.storage.fields import kind_of, make_unknown_name_error
 from seqdata.storage.ids import name_sequences
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.text_bytes import TextBytes, TextSource, format_decimals
@@ -239,6 +239,7 @@ class StoreInfo:
         populate: Reads sequences ahead into memory; None: not of such a store.
         is_copied: Whether a pickle holds the data.
         linked_axes: Axis -> its clock, of the axes whose rates the format records.
+        find_missing: Returns the sequences that lack a value; None: the format does not tell.
     """
 
     label: str
@@ -253,6 +254,7 @@ class StoreInfo:
     populate: Callable[[int, int, Iterable[str]], None] | None = None
     is_copied: bool = False
     linked_axes: Mapping[str, Axis] = field(default_factory=dict)
+    find_missing: Callable[[str], tuple[int, Sequence[int]]] | None = None
 
 
 class ShardStore(SequenceStore):
@@ -319,11 +321,6 @@ class ShardStore(SequenceStore):
     def linked_axes(self) -> Mapping[str, Axis]:
         """Axis -> its clock, of the axes whose sampling rates are known."""
         return self._info.linked_axes
-
-    @property
-    def lengths(self) -> NDArray[Any]:
-        """Number of timesteps of each sequence along the default axis, integers (sequences,)."""
-        return self.lengths_of[default_axis(self.lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:
@@ -397,6 +394,10 @@ class ShardStore(SequenceStore):
     def estimate_fetches(self, batches: int, rows: float) -> float:
         """Return how often shards are fetched; see ``protocols.SupportsShardCache``."""
         return self._reader.estimate_fetches(batches, rows)
+
+    def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
+        """Return the sequences without a value that others have; see ``SupportsMissing``."""
+        return (0, ()) if self._info.find_missing is None else self._info.find_missing(name)
 
     def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:
         """Read sequences ``first:stop`` ahead into memory, with large reads; only a hint.

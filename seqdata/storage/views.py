@@ -102,6 +102,11 @@ class SequenceStore(Store):
         return draw(chart_store(self, axis, is_single=ax is not None), ax)
 
     @property
+    def lengths(self) -> NDArray[Any]:
+        """Timesteps of each sequence along the default axis, integers (sequences,)."""
+        return self.lengths_of[default_axis(self.lengths_of)]
+
+    @property
     def ids(self) -> Ids:
         """Id of each sequence, in the order of ``lengths``; ids are read on access."""
         kept: dict[str, Any] = self.__dict__
@@ -299,11 +304,6 @@ class View(SequenceStore):
         if self._names is None:
             return fields
         return {name: fields[old] for name, old in self._names.items()}
-
-    @property
-    def lengths(self) -> NDArray[Any]:
-        """Number of timesteps of each sequence along the default axis, integers (sequences,)."""
-        return self._lengths_of[default_axis(self._lengths_of)]
 
     @property
     def lengths_of(self) -> Mapping[str, NDArray[Any]]:

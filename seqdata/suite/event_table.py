@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DataError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, DataError, must_be
 from seqdata.logical_types import Categories, Timestamp
 from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.logical_values import EncodedValues
@@ -27,14 +26,13 @@ from seqdata.suite.table_columns import (
     take_static,
 )
 from seqdata.suite.time_grid import TimeColumn
-from seqdata.suite.write_once import prepare_store
+from seqdata.suite.write_once import Summary, prepare_store
 
 _REMEDY = "A value that changes from event to event belongs in `categorical` or `numeric`"
 TIME_DELTA = "time_delta"
 """Field of the time since the event before: float32, of seconds, or of the unit of integers."""
 TimeDelta = Literal["log1p"] | None
 _Used = tuple[Any, NDArray[np.int64], NDArray[np.int64]]
-_LOOKS_LIKE = "look like"
 _SINCE_1970 = {
     10**17: ("ns", "nanoseconds"), 10**14: ("us", "microseconds"), 10**11: ("ms", "milliseconds"),
 }  # fmt: skip
@@ -90,11 +88,7 @@ class EventTable:
             if name not in store.fields:
                 raise make_unknown_name_error("events", "column", name, store.fields)
         preparation = _Preparation(self, names, _find_vocabularies(store, self.categorical))
-        prepared, notes = prepare_store(store, names, repr(self), lambda _: preparation)
-        for note in notes:
-            if _LOOKS_LIKE in note:
-                warnings.warn(note, SeqDataWarning, stacklevel=2)
-        return prepared, notes
+        return prepare_store(store, names, repr(self), lambda _: preparation)
 
 
 class _Preparation:
@@ -159,8 +153,8 @@ class _Preparation:
         statics |= _read_groups(store, {*table.categorical, *statics})
         yield from _iter_rows(kept, ids, starts, stops, ragged, statics)
 
-    def finish(self) -> tuple[list[str], list[str]]:
-        """Return notes, and no fields, since all are needed; see ``Preparation``."""
+    def finish(self) -> Summary:
+        """Return notes, and the warning about times without a unit; see ``Preparation``."""
         table, counted, notes = self._table, self._counted, list[str]()
         if not counted["kept"]:
             raise DataError(
@@ -180,11 +174,16 @@ class _Preparation:
             for name, count in self._missing.items()
             if count
         ]
+        suspects: list[str] = []
         if self._first_integer is not None:
-            notes += _describe_integers(str(table.time), self._first_integer)
+            notes.append(
+                f"{table.time!r} holds integers: {TIME_DELTA} is log(1 + difference), in their unit"
+            )
+            suspects = _describe_dates(str(table.time), self._first_integer)
+            notes += suspects
         if self._has_float_labels:
             notes.append(describe_float_labels(str(table.label)))
-        return notes, []
+        return Summary(notes, suspects)
 
     def _choose(
         self, times: TimeColumn | None, lengths: NDArray[np.int64]
@@ -299,23 +298,21 @@ def _count_missing(used: Mapping[str, _Used]) -> dict[str, int]:
     return counts
 
 
-def _describe_integers(name: str, first: int) -> list[str]:
-    """Return notes on times that are integers, and so have no unit.
+def _describe_dates(name: str, first: int) -> list[str]:
+    """Return a warning about integers if they seem to be dates of a unit finer than a second.
 
     Args:
         name: Name of the field.
         first: The least of them.
     """
-    notes = [f"{name!r} holds integers: {TIME_DELTA} is log(1 + difference), in their unit"]
     for least, (unit, unit_name) in _SINCE_1970.items():
         if first >= least:
-            notes.append(
-                f"events: integers of {name!r} {_LOOKS_LIKE} {unit_name} since 1970, so that "
+            return [
+                f"events: integers of {name!r} look like {unit_name} since 1970, so that "
                 f"{TIME_DELTA} is log(1 + {unit_name}). For seconds, pass dates: "
                 f"pandas.to_datetime(table[{name!r}], unit={unit!r})"
-            )
-            break
-    return notes
+            ]
+    return []
 
 
 def _make_deltas(times: TimeColumn, lengths: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -21,7 +21,6 @@ from seqdata.protocols import Store
 from seqdata.storage.fields import is_text
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.event_table import EventTable, TimeDelta
-from seqdata.suite.labels import omit_label
 from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
 
 _OWNER = "events"
@@ -153,7 +152,7 @@ class EventDataModule(SequenceDataModule):
         self.categorical = as_names(_OWNER, "categorical", categorical)
         self.numeric = as_names(_OWNER, "numeric", numeric)
         self.static = as_names(_OWNER, "static", static)
-        self.label, self.next_event = label, next_event
+        self.label, self._label, self.next_event = label, label, next_event
         if not self.categorical:
             raise ConfigError(must_be(f"{_OWNER}: `categorical`", "a column, or several", "empty"))
         if next_event is not None and next_event not in self.categorical:
@@ -184,15 +183,6 @@ class EventDataModule(SequenceDataModule):
             num_workers=num_workers,
             remote=remote,
         )
-
-    @property
-    def sizes(self) -> dict[str, dict[str, int]]:
-        """Sizes that a model needs, as of ``SequenceDataModule``; the label is not a feature.
-
-        Raises:
-            SeqDataError: If the data cannot be opened.
-        """
-        return omit_label(super().sizes, self.label)
 
 
 def _check_label(label: str | None, inputs: Mapping[str, tuple[str, ...]]) -> None:

@@ -33,7 +33,7 @@ from seqdata.suite.time_grid import (
     make_grid,
     parse_freq,
 )
-from seqdata.suite.write_once import prepare_store
+from seqdata.suite.write_once import Summary, prepare_store
 
 OBSERVED = "observed"
 """Suffix of the mask of a target, which is True where the target has a value."""
@@ -186,7 +186,7 @@ class _Preparation:
         self._longest = max(self._longest, int(grid.lengths.max(initial=0)) - table.padding)
         yield from _iter_rows(kept, ids, grid, times, arrays, statics)
 
-    def finish(self) -> tuple[list[str], list[str]]:
+    def finish(self) -> Summary:
         """Return notes, and masks that no series needs; see ``Preparation``."""
         table, counted = self._table, self._counted
         if not counted["kept"]:
@@ -211,7 +211,7 @@ class _Preparation:
                 "timesteps and dropped"
             )
         masks = [f"{name}_{OBSERVED}" for name in table.target]
-        return notes, [name for name in masks if name not in self._needed]
+        return Summary(notes, hidden=[name for name in masks if name not in self._needed])
 
     def _describe_filled(self, name: str) -> str:
         """Return a description of the values that replace missing ones of a field."""

@@ -66,9 +66,3 @@ def describe_float_labels(name: str) -> str:
         f"label {name!r} holds floats: numbers to predict, as they are. Convert them to integers "
         "for classes"
     )
-
-
-def omit_label(sizes: dict[str, dict[str, int]], label: str | None) -> dict[str, dict[str, int]]:
-    """Return the sizes of a DataModule without its label among the features."""
-    features = {name: size for name, size in sizes["features"].items() if name != label}
-    return {**sizes, "features": features}

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, final, get_args
 
 import numpy as np
 
 from seqdata.arguments import check_arguments
-from seqdata.capabilities import get_base_keys
-from seqdata.detect import find_opener
-from seqdata.errors import ConfigError, SeqDataError, check_count, must_be
+from seqdata.capabilities import find_missing, get_base_keys
+from seqdata.errors import ConfigError, check_count, must_be
 from seqdata.fitting.field_chunk import Estimator
 from seqdata.fitting.labels import Labels
 from seqdata.fitting.scales import make_scale
-from seqdata.host import default_host
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.logical_types import Categories
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Store
-from seqdata.resolve import is_location
 from seqdata.runs.options import DataKind
 from seqdata.storage.fields import is_text, make_unknown_name_error
-from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.options import Remote
-from seqdata.suite.labels import check_stored_labels, omit_label
+from seqdata.suite.labels import check_stored_labels
+from seqdata.suite.recordings import check_rates
 from seqdata.suite.sources import as_names, check_split, list_parts
-from seqdata.suite.speech_checks import check_rates
 from seqdata.suite.write_once import WriteOnce
 
 _OWNER = "long sequences"
@@ -47,13 +40,11 @@ class SelectFields:
         names: The fields, in this order; empty: all.
         then: Function of the resulting store; None: no function.
         labels: Field of labels; None: none.
-        source: Location of the data, which messages look into; None: it has none.
     """
 
     names: tuple[str, ...]
     then: WriteOnce | None = None
     labels: str | None = None
-    source: str | os.PathLike[str] | None = None
 
     def __call__(self, store: Any) -> Any:
         """Return the view of the fields, or the store that is made from it.
@@ -65,7 +56,7 @@ class SelectFields:
         """
         if self.labels is not None:
             if self.labels not in store.fields:
-                raise _make_labels_error(store, self.labels, self.source)
+                raise _make_labels_error(store, self.labels)
             check_stored_labels(_OWNER, self.labels, store)
         if _is_audio(store):
             check_rates(_OWNER, store)
@@ -185,12 +176,12 @@ class LongSequenceDataModule(SequenceDataModule):
             if name is not None and names
         )  # fmt: skip
         write_once = WriteOnce() if read == "write_once" else None
-        self.labels = labels
+        self.labels = self._label = labels
         super().__init__(
             train=source,
             group=group,
             rates=rates,
-            prepare=SelectFields(kept, write_once, labels, source if is_location(source) else None),
+            prepare=SelectFields(kept, write_once, labels),
             split=parts,
             statistics=RecordingStatistics(labels, scale),
             batching=_make_policy(mode, lanes or _BATCH_SIZE, chunk, seconds, hop),
@@ -199,15 +190,6 @@ class LongSequenceDataModule(SequenceDataModule):
             num_workers=num_workers,
             remote=remote,
         )
-
-    @property
-    def sizes(self) -> dict[str, dict[str, int]]:
-        """Sizes that a model needs, as of ``SequenceDataModule``; labels are not features.
-
-        Raises:
-            SeqDataError: If the data cannot be opened.
-        """
-        return omit_label(super().sizes, self.labels)
 
     def describe(self) -> str:
         """Return lines about the opened, split and fitted data, and recordings without a window.
@@ -224,30 +206,16 @@ class LongSequenceDataModule(SequenceDataModule):
         return "\n".join(lines)
 
 
-def _make_labels_error(store: Store, labels: str, source: Any) -> ConfigError:
+def _make_labels_error(store: Store, labels: str) -> ConfigError:
     """Return the error about labels that are not a field, with the recordings that lack them."""
-    error = make_unknown_name_error(_OWNER, "field", labels, store.fields)
-    is_local = source is not None and not is_remote(source)
-    lacking = _find_lacking(store, labels, source) if is_local else []
-    if not lacking:
-        return error
-    some = ", ".join(map(repr, lacking[:_SHOWN])) + (", ..." if len(lacking) > _SHOWN else "")
+    count, ids = find_missing(store, labels)
+    if not count:
+        return make_unknown_name_error(_OWNER, "field", labels, store.fields)
+    some = ", ".join(map(repr, ids[:_SHOWN])) + (", ..." if count > _SHOWN else "")
     return ConfigError(
-        f"{_OWNER}: `labels` must be in every recording, but {len(lacking)} of {len(store)} have "
-        f"no {labels!r} ({some}). Add it there, or leave these recordings out of the file"
+        f"{_OWNER}: `labels` must be in every recording, but {count} of {len(store)} have no "
+        f"{labels!r} ({some}). Add it there, or leave these recordings out of the file"
     )
-
-
-def _find_lacking(store: Store, name: str, source: Any) -> list[str]:
-    """Return the recordings of local files without an attribute, as far as a backend tells."""
-    path = Path(source)
-    root = path if path.is_dir() else path.parent
-    found: list[str] = []
-    with suppress(SeqDataError, OSError):
-        backend: Any = find_opener(source, host=default_host())
-        for shard in store.shards if hasattr(backend, "find_lacking") else ():
-            found += backend.find_lacking(root / shard, name)
-    return found
 
 
 def _is_audio(store: Store) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from seqdata.detect import holds_store
 from seqdata.errors import ConfigError, must_be
+from seqdata.host import default_host
 from seqdata.readers.source import find_file_kind
 from seqdata.resolve import is_location, is_store
 from seqdata.runs.options import SPLIT_OPTIONS
@@ -16,6 +17,27 @@ from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.local_files import is_remote
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.urls import redact_url
+
+
+def find_backend(name: str, needed_by: str, otherwise: str = "") -> Any:
+    """Return the backend of a package of its own.
+
+    Args:
+        name: Name of the backend; the package is ``seqdata-name``.
+        needed_by: Beginning of the message if it is missing.
+        otherwise: End of the message: what can be done without it.
+
+    Raises:
+        ConfigError: If it is not installed.
+    """
+    backend = default_host().find("backend", name)
+    if backend is None:
+        package = f"seqdata-{name}"
+        raise ConfigError(
+            f"{needed_by} needs the package {package}, which is not installed. "
+            f"pip install {package}{otherwise}"
+        )
+    return backend
 
 
 def as_names(owner: str, argument: str, value: Any) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from seqdata.arguments import check_arguments
 from seqdata.collators.padded import Padded
 from seqdata.errors import ConfigError, check_count, must_be
 from seqdata.fitting.vocabulary import FIRST_ID, PAD_ID, Vocabulary
-from seqdata.host import default_host
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.transforms.declare import (
     Ragged,
@@ -25,12 +24,10 @@ from seqdata.loading.transforms.declare import (
 )
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.remote.options import Remote
-from seqdata.suite.sources import check_split
-from seqdata.suite.speech_checks import CheckRecordings
+from seqdata.suite.recordings import CheckRecordings
+from seqdata.suite.sources import check_split, find_backend
 
 _OWNER = "speech"
-_BACKEND, _PACKAGE = "audio", "seqdata-audio"
-_TEXT_PACKAGE = "seqdata-text"
 _AUDIO, _RATE, _TEXT = "audio", "rate", "text"
 _MELS = 80
 _FRAMES_PER_SECOND = 100
@@ -218,7 +215,7 @@ class SpeechDataModule(SequenceDataModule):
         if target not in ("ctc", "seq2seq"):
             raise ConfigError(must_be(f"{_OWNER}: `target`", "'ctc' or 'seq2seq'", repr(target)))
         check_count(_OWNER, rate=rate)
-        backend = _find_backend()
+        backend = find_backend("audio", f"{_OWNER}: SpeechDataModule")
         transform = _make_features(features, rate, backend)
         _check_augment(transform, augment)
         self._features, self._rate = transform, rate
@@ -314,12 +311,7 @@ def _load_tokenizer(tokenizer: Any) -> Any:
     Raises:
         ConfigError: If seqdata-text is not installed, or it is not a tokenizer.
     """
-    backend = default_host().find("backend", _TEXT)
-    if backend is None:
-        raise ConfigError(
-            f"{_OWNER}: `tokenizer` {tokenizer!r} needs the package {_TEXT_PACKAGE}, which is not "
-            f"installed. pip install {_TEXT_PACKAGE}, or pass 'chars'"
-        )
+    backend = find_backend("text", f"{_OWNER}: `tokenizer` {tokenizer!r}", ", or pass 'chars'")
     package: Any = importlib.import_module(type(backend).__module__.partition(".")[0])
     return package.load_tokenizer(tokenizer)
 
@@ -350,21 +342,6 @@ def _measure_features(features: Any, rate: int) -> dict[str, int]:
         for name, column in made.items()
         if isinstance(column, Ragged) and column.values.dtype.kind == "f"
     }
-
-
-def _find_backend() -> Any:
-    """Return the backend of seqdata-audio.
-
-    Raises:
-        ConfigError: If it is not installed.
-    """
-    backend = default_host().find("backend", _BACKEND)
-    if backend is None:
-        raise ConfigError(
-            f"{_OWNER}: SpeechDataModule needs the package {_PACKAGE}, which is not installed. "
-            f"pip install {_PACKAGE}"
-        )
-    return backend
 
 
 def _make_features(features: Any, rate: int, backend: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, Literal, final
 
 from seqdata.arguments import check_arguments
 from seqdata.errors import ConfigError, check_count, must_be
-from seqdata.host import default_host
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.curriculum import Curriculum
 from seqdata.policies.mix import Mix
@@ -18,10 +17,9 @@ from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.remote.options import Remote
-from seqdata.suite.sources import check_split
+from seqdata.suite.sources import check_split, find_backend
 
 _OWNER = "text"
-_BACKEND, _PACKAGE = "text", "seqdata-text"
 _TOKENS = "tokens"
 _LANES, _CHUNK, _ROW_LENGTH, _MAX_TOKENS = 32, 256, 1024, 16_384
 
@@ -117,7 +115,11 @@ class TextDataModule(SequenceDataModule):
                 f"{_OWNER}: `weights` are for several sources by name, but the source is one. "
                 "Leave them out"
             )
-        backend = _find_backend()
+        backend = find_backend(
+            "text",
+            f"{_OWNER}: TextDataModule",
+            "; for a store of tokens pass it to SequenceDataModule",
+        )
         self._text = dataclasses.replace(
             backend, tokenizer=tokenizer, text=text, eos=eos, cache_dir=cache_dir
         )
@@ -164,21 +166,6 @@ def _check_sizes(layout: str, sizes: Mapping[str, int | None]) -> None:
                 f"{_OWNER}: `{name}` cannot be used with layout={layout!r}, but is {size}. Leave "
                 "it out"
             )
-
-
-def _find_backend() -> Any:
-    """Return the backend of seqdata-text.
-
-    Raises:
-        ConfigError: If it is not installed.
-    """
-    backend = default_host().find("backend", _BACKEND)
-    if backend is None:
-        raise ConfigError(
-            f"{_OWNER}: TextDataModule needs the package {_PACKAGE}, which is not installed. "
-            f"pip install {_PACKAGE}; for a store of tokens pass it to SequenceDataModule"
-        )
-    return backend
 
 
 def _check_stages(curriculum: Any) -> tuple[tuple[int, int | None], ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from seqdata.api import open_store, write_store
 from seqdata.capabilities import SupportsCopy, get_version
-from seqdata.errors import CacheError
+from seqdata.errors import CacheError, SeqDataWarning
 from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
@@ -61,6 +62,21 @@ class WriteOnce:
             return write_store(location, store), [f"written once to {location}"]
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Result of a preparation, besides the sequences.
+
+    Attributes:
+        notes: Notes of what was done.
+        warnings: Those of the notes that are warnings.
+        hidden: Names of fields that none of the sequences needs.
+    """
+
+    notes: Sequence[str]
+    warnings: Sequence[str] = ()
+    hidden: Sequence[str] = ()
+
+
 class Preparation(Protocol):
     """Prepares the sequences of a table, all at once or part by part."""
 
@@ -73,8 +89,8 @@ class Preparation(Protocol):
         """
         ...
 
-    def finish(self) -> tuple[list[str], Sequence[str]]:
-        """Return notes on the preparation, and names of fields that none of the sequences needs.
+    def finish(self) -> Summary:
+        """Return the summary of all sequences.
 
         Raises:
             DataError: If no sequence is left.
@@ -90,7 +106,8 @@ def prepare_store(
 ) -> tuple[SequenceStore, list[str]]:
     """Return a prepared store and notes on its preparation; a large one is written once.
 
-    A store whose data is in memory already is prepared there.
+    A store whose data is in memory already is prepared there. Warnings of the preparation are shown
+    again whenever the written store is opened.
 
     Args:
         store: All sequences.
@@ -105,8 +122,9 @@ def prepare_store(
     if len(starts) == 1 or version is None:
         preparation = start([store])
         in_memory = MemoryStore.of(_iter_all(preparation, [store]))
-        notes, _ = preparation.finish()
-        return in_memory, [*notes, *([_NOTE_OF_STREAM] if len(starts) > 1 else [])]
+        summary = preparation.finish()
+        _show_warnings(summary)
+        return in_memory, [*summary.notes, *([_NOTE_OF_STREAM] if len(starts) > 1 else [])]
     key = f"{_VERSION}\n{store.fingerprint}\n{version}\n{options}"
     location = _make_location(None, key)
     report = location.parent / _REPORT
@@ -117,11 +135,17 @@ def prepare_store(
             notes = [f"prepared in {len(starts)} parts, and written once to {location}"]
         else:
             notes = [f"read from {location}, where it was prepared before"]
-        done = json.loads(known)
+        summary = Summary(**json.loads(known))
         opened = open_store(location)
-    shown = [name for name in opened.fields if name not in done["hidden"]]
+    _show_warnings(summary)
+    shown = [name for name in opened.fields if name not in summary.hidden]
     prepared = opened if len(shown) == len(opened.fields) else opened.select(*shown)
-    return prepared, [*done["notes"], *notes]
+    return prepared, [*summary.notes, *notes]
+
+
+def _show_warnings(summary: Summary) -> None:
+    for text in summary.warnings:
+        warnings.warn(text, SeqDataWarning, stacklevel=4)  # of the caller of the `prepare`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,8 +170,7 @@ def _write_parts(
     preparation = start(parts)
     rows = _iter_all(preparation, parts)
     write_store(location, rows, shard_bytes=_SHARD_BYTES, resume=False, overwrite=True)
-    notes, hidden = preparation.finish()
-    content = json.dumps({"notes": notes, "hidden": list(hidden)}).encode()
+    content = json.dumps(asdict(preparation.finish())).encode()
     write_with_digest(location.parent / _REPORT, content)
     return content
 

@@ -11,28 +11,22 @@ import torch
 import yaml
 from click.testing import CliRunner
 
+import tests.s3
 from seqdata import ConfigError, Fixed, Mix, Remote, SequenceDataModule, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.errors import RemoteReadError
 from seqdata.runs.options import DataOptions
 from seqdata.runs.run_file import NAME
 from seqdata_testing.faults import network
+from seqdata_testing.s3 import check_equal_batches
 from seqdata_testing.waiting import patient
 from tests.lightning.harness import QUIET, Recorder, fit, quietly, sequences
 from tests.runs.run_files import read_run_file, remake
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import check_equal_batches, serve_s3
+server = tests.s3.server
 
 pytestmark = pytest.mark.slow
 KEY, SECRET = "AKIA77", "s1gn4ture"
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serve_s3() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +50,10 @@ def bucket(server, local):
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     """Nothing but the option says where the server and the cache are."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    fsspec.get_filesystem_class(
-        "s3"
-    ).clear_instance_cache()  # fsspec keeps what it found without options
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    found = tests.s3.hide_servers(monkeypatch, tmp_path)
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # what Lightning itself calls
     monkeypatch.setattr("sys.argv", ["train.py"])
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
+    return found
 
 
 @pytest.fixture

@@ -1,44 +1,26 @@
 """A real S3 API on this machine, started once per process of tests, with one bucket."""
 
-import logging
 import uuid
-import warnings
 from pathlib import Path
 
 import pytest
 
+import tests.s3
 from seqdata import Remote
 from seqdata.storage.arrow.write import write_arrow
 from seqdata_testing.faults.network import before, folder_of, served
+from seqdata_testing.s3 import KEYS
 from tests.storage.remote.cached import SIZE
 from tests.storage.remote.samples import write
 from tests.storage.rows import FEW_ROWS
 
-KEYS = {"key": "testing", "secret": "testing"}
+server = tests.s3.server
 
 
 @pytest.fixture(scope="session")
-def s3_server():
-    """Host and port of moto's server."""
-    pytest.importorskip("s3fs")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from moto.server import ThreadedMotoServer
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield host, port
-    server.stop()
-
-
-@pytest.fixture(scope="session")
-def s3(s3_server):
-    """fsspec's file system over it."""
-    import fsspec
-
-    host, port = s3_server
-    return fsspec.filesystem("s3", **KEYS, endpoint_url=f"http://{host}:{port}")
+def s3(server):
+    """fsspec's file system over the server."""
+    return server.filesystem
 
 
 @pytest.fixture
@@ -50,11 +32,10 @@ def bucket(s3):
 
 
 @pytest.fixture
-def remote(s3_server, tmp_path):
+def remote(server, tmp_path):
     """Gives options: the test's own cache, and the server's address."""
-    host, port = s3_server
 
-    def made(endpoint=f"http://{host}:{port}", **options):
+    def made(endpoint=server.storage_options["endpoint_url"], **options):
         options.setdefault("cache_dir", tmp_path / "cache")
         storage_options = {**KEYS, "endpoint_url": endpoint}
         return Remote(storage_options=storage_options, **options)
@@ -63,9 +44,9 @@ def remote(s3_server, tmp_path):
 
 
 @pytest.fixture
-def faulty(s3_server):
+def faulty(server):
     """The same server behind one whose answers can be made to fail."""
-    with served(before(*s3_server)) as made:
+    with served(before(server.host, server.port)) as made:
         yield made
 
 

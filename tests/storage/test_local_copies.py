@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+import tests.s3
 from seqdata import CacheError, ConfigError, DataError, MissingShardError, Remote
 from seqdata.errors import FingerprintMismatch, UnsafeContentError
 from seqdata.storage import local_copies
@@ -20,9 +21,7 @@ from seqdata.storage.remote.remote_files import FileStat
 from seqdata.storage.remote.transport import FsspecFiles, make_remote_files
 from seqdata_testing.faults.network import folder_of, served
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import serve_s3
+remote, url = tests.s3.remote, tests.s3.url
 
 pytestmark = pytest.mark.slow
 FILES = {
@@ -36,30 +35,12 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serve_s3() as found:
-        yield found
-
-
 @pytest.fixture
 def folder(tmp_path):
     for name, content in FILES.items():
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).write_bytes(content)
     return tmp_path / "data"
-
-
-@pytest.fixture
-def url(server, folder):
-    found = server.upload(folder)
-    server.list_read()
-    return found
-
-
-@pytest.fixture
-def remote(server, tmp_path):
-    return server.remote(tmp_path / "cache")
 
 
 def texts(path):

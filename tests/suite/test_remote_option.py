@@ -2,11 +2,11 @@
 
 import wave
 
-import fsspec
 import numpy as np
 import pandas as pd
 import pytest
 
+import tests.s3
 from seqdata import (
     EventDataModule,
     ForecastDataModule,
@@ -18,11 +18,10 @@ from seqdata import (
     write_store,
 )
 from seqdata.errors import ConfigError
+from seqdata_testing.s3 import check_equal_batches
 from tests.suite.samples import hours, library_tokens
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import check_equal_batches, serve_s3
+server = tests.s3.server
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,25 +31,11 @@ SPLIT = {"train": 0.5, "val": 0.5}
 TIMES = {"train": "..2024-01-05", "val": "2024-01-05.."}
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serve_s3() as found:
-        yield found
-
-
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     """Nothing but the option says where the server and the cache are."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    fsspec.get_filesystem_class(
-        "s3"
-    ).clear_instance_cache()  # fsspec keeps what it found without options
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SEQDATA_CACHE", str(tmp_path / "own"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
+    return tests.s3.hide_servers(monkeypatch, tmp_path)
 
 
 def write_table(folder):

@@ -5,26 +5,20 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import tests.s3
 from seqdata import EventDataModule, ForecastDataModule, TextDataModule, open_store, write_store
 from seqdata.cli.app import app
 from seqdata.suite import write_once
+from seqdata_testing.s3 import check_equal_batches
 from tests.suite.samples import hours, library_tokens
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import check_equal_batches, serve_s3
+server = tests.s3.server
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning"),  # pandas 3
 ]
 SPLIT = {"train": "..2024-01-05", "val": "2024-01-05.."}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serve_s3() as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -257,7 +257,7 @@ def test_samples_without_features_have_texts_of_a_decoder(speech):
 
 
 def test_a_tokenizer_needs_its_package(speech, monkeypatch):
-    from seqdata.suite import speech as module
+    from seqdata.suite import sources as module
 
     host = module.default_host()
 

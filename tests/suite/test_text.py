@@ -8,7 +8,7 @@ import pytest
 
 from seqdata import ConfigError, TextDataModule
 from seqdata.host import default_host
-from seqdata.suite import text
+from seqdata.suite import sources
 
 FILES = (
     "abc.py",
@@ -129,7 +129,7 @@ def test_the_package_is_named_if_it_is_not_installed(monkeypatch):
         def find(kind, name):
             return None
 
-    monkeypatch.setattr(text, "default_host", Host)
+    monkeypatch.setattr(sources, "default_host", Host)
     with pytest.raises(ConfigError, match="needs the package seqdata-text, which is not installed"):
         data_of("corpus")
 

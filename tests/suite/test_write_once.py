@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from seqdata import DataError, EventDataModule, ForecastDataModule
-from seqdata.errors import CacheError
+from seqdata.errors import CacheError, SeqDataWarning
 from seqdata.suite import write_once
 from seqdata_testing.waiting import patient
 from tests.suite.samples import hours, library_tokens
@@ -196,6 +196,24 @@ def test_what_was_prepared_is_read_again_until_the_table_changes(tmp_path, in_pa
     os.utime(path, ns=(1, 1))
     batches_of(forecast(path))
     assert len(list(cache.iterdir())) == 3
+
+
+def test_a_warning_of_a_preparation_is_shown_at_every_opening(tmp_path, in_parts):
+    table = library_tokens()
+    table["order"] += 1_700_000_000_000
+    table.to_parquet(tmp_path / "tokens.parquet")
+    in_parts()
+    for done in ("prepared in", "where it was prepared before"):
+        data = events(
+            tmp_path / "tokens.parquet", categorical="kind", numeric="length", label="is_private"
+        )
+        with pytest.warns(
+            SeqDataWarning, match="integers of 'order' look like milliseconds"
+        ) as seen:
+            described = data.describe()
+        assert len([each for each in seen if "look like" in str(each.message)]) == 1
+        assert described.count("look like milliseconds") == 1
+        assert done in described
 
 
 def test_a_writing_that_was_stopped_begins_anew(tmp_path, in_parts, cache):

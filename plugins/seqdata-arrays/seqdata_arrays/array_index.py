@@ -190,7 +190,7 @@ def _index_sequences(layout: Layout, begins: Mapping[str, int | None]) -> FileIn
                 )
             row[: len(raw)] = np.frombuffer(raw, np.uint8)
         fields[TEXT + name] = Extents(nowhere, nowhere, "|u1", (TEXT_BYTES,), None, values=packed)
-    return FileIndex(fields, layout.ids)
+    return FileIndex(fields, layout.ids, layout.missing)
 
 
 def _index_chunks(name: str, layout: Layout, stored: Mapping[str, StoredArray]) -> FileIndex:
@@ -208,6 +208,7 @@ def _index_chunks(name: str, layout: Layout, stored: Mapping[str, StoredArray]) 
             for field, values in layout.values.items()
         },
         "texts": {field: list(texts) for field, texts in layout.texts.items()},
+        "missing": layout.missing,
     }
     content = json.dumps(notes).encode()
     chunks = sum(len(array.begins) for array in stored.values())
@@ -284,6 +285,7 @@ def parse_notes(name: str, pieces: NDArray[np.uint8]) -> FileSequences:
         name, [_parse_array(facts) for facts in notes["arrays"]], notes["ids"], notes["axes"],
         {field: unpack_array(packed) for field, packed in notes["spans"].items()},
         {field: unpack_array(packed) for field, packed in notes["values"].items()}, notes["texts"],
+        notes.get("missing", {}),
     )  # fmt: skip
 
 

@@ -238,6 +238,16 @@ class ChunkStore:
             key=self._ids[number], verify=self._source.can_verify,
         )  # fmt: skip
 
+    def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
+        """Return the sequences without an attribute; see ``SupportsMissing``."""
+        found = [file.missing.get(name, (0, ())) for file in self._files]
+        some = [
+            start + number
+            for start, (_, own) in zip(self._starts.tolist(), found, strict=False)
+            for number in own
+        ]
+        return sum(count for count, _ in found), some
+
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch the chunks of whole sequences; see ``SupportsPrefetch``."""
         if not self._source.can_prefetch:

@@ -151,6 +151,7 @@ class FileSequences:
         spans: Field -> int64 (n, 3): array, first timestep, one past the last.
         values: Field of numbers per sequence -> (n, *shape).
         texts: Field of strings per sequence -> n strings.
+        missing: Attribute that only some sequences have -> number and some indices of the others.
     """
 
     name: str
@@ -160,6 +161,7 @@ class FileSequences:
     spans: Mapping[str, NDArray[np.int64]]
     values: Mapping[str, NDArray[Any]]
     texts: Mapping[str, Sequence[str]]
+    missing: Mapping[str, tuple[int, Sequence[int]]]
 
     def __len__(self) -> int:
         return len(next(iter(self.spans.values())))

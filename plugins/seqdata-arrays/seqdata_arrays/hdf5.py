@@ -26,7 +26,7 @@ from seqdata.protocols import Store
 from seqdata_arrays.array_index import CHUNK, MASK, MISSING, NOTES, ROW, TEXT, parse_notes
 from seqdata_arrays.chunk_store import ChunkStore
 from seqdata_arrays.chunked_array import Bytes
-from seqdata_arrays.hdf5_file import SUFFIXES, HDF5Format, find_lacking_in
+from seqdata_arrays.hdf5_file import SUFFIXES, HDF5Format
 from seqdata_arrays.layout import ArrayOptions
 
 
@@ -95,21 +95,6 @@ class HDF5(ArrayOptions):
         return FormatBackend(self._format).audit(
             location, shard=shard, repair=repair, on_progress=on_progress
         )
-
-    def find_lacking(self, path: Path, name: str) -> list[str]:
-        """Return the ids of a local file's recordings without an attribute that others of it have.
-
-        Such an attribute does not become a field.
-
-        Args:
-            path: The file.
-            name: Name of the attribute.
-
-        Raises:
-            OSError: If the file cannot be read.
-            DecodeError: If it does not hold what the options say.
-        """
-        return find_lacking_in(path, self, name)
 
     def _open_by_chunks(
         self, location: Location, options: Mapping[str, Any], error: DecodeError
@@ -299,6 +284,10 @@ class StoreWithTexts:
     def estimate_fetches(self, batches: int, rows: float) -> float:
         """Return how often files are fetched; see ``protocols.SupportsShardCache``."""
         return self._store.estimate_fetches(batches, rows)
+
+    def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
+        """Return the sequences without an attribute that others have."""
+        return self._store.find_missing(name)
 
     def read(
         self, spans: NDArray[np.int64], fields: Iterable[str], *, axis: str = "time"

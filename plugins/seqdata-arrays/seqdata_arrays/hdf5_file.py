@@ -10,7 +10,6 @@ import io
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -26,7 +25,7 @@ from seqdata_arrays.array_index import (
     index_arrays,
     split_rows,
 )
-from seqdata_arrays.layout import ArrayNode, ArrayOptions, Tree, find_lacking
+from seqdata_arrays.layout import ArrayNode, ArrayOptions, Tree
 from seqdata_arrays.netcdf3_file import is_classic, read_classic
 
 SUFFIXES = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".nc3", ".cdf")
@@ -93,17 +92,6 @@ class HDF5Format:
                 find_begin=lambda path: _find_begin(opened[path]),
                 describe=lambda path: _describe_array(opened[path]), is_chunked=self.is_chunked,
             )  # fmt: skip
-
-
-def find_lacking_in(path: Path, options: ArrayOptions, name: str) -> list[str]:
-    """Return the ids of a file's recordings without an attribute that others of it have.
-
-    Raises:
-        OSError: If the file cannot be read.
-        DecodeError: If it does not hold what the options say.
-    """
-    with h5py.File(path, "r") as opened:
-        return find_lacking(_read_tree(opened), options, name)
 
 
 def _read_tree(opened: h5py.File) -> Tree:

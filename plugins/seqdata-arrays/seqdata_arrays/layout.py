@@ -5,9 +5,11 @@ Reads: names, shapes, dtypes and attributes of arrays, of HDF5 as of Zarr. Makes
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,6 +24,7 @@ TEXT_BYTES = 256
 MOST_VALUE_BYTES = 64 << 20
 """Maximum size in bytes of the values per sequence of one field, which the index stores."""
 _SHOWN = 8  # names in a message
+_MISSING = 4  # indices of recordings without an attribute: for messages
 _NO_FIELDS = {"CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "id"}
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 _DIGITS = re.compile(r"(\d+)")
@@ -182,12 +185,15 @@ class Layout:
         fields: Field along an axis -> positions of its sequences.
         values: Field of numbers per sequence -> (n, *shape).
         texts: Field of strings per sequence -> n strings.
+        missing: Attribute that only some recordings have, so that it does not become a field ->
+            number and some indices of the others.
     """
 
     ids: Sequence[str] | None
     fields: Mapping[str, LaidField]
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     texts: dict[str, Sequence[str]] = field(default_factory=dict)
+    missing: dict[str, tuple[int, Sequence[int]]] = field(default_factory=dict)
 
 
 def find_layout(tree: Tree, options: ArrayOptions) -> Layout:
@@ -360,7 +366,7 @@ def _lay_long(tree: Tree, options: ArrayOptions) -> Layout:
                 f"array {path!r} must have {total} rows, one per timestep, or {count}, one per "
                 f"sequence, but has the shape {list(node.shape)}. Leave it out with `fields`"
             )
-    return Layout(layout.ids, fields, layout.values, layout.texts)
+    return replace(layout, fields=fields)
 
 
 def _read_offsets(tree: Tree, options: ArrayOptions) -> NDArray[np.int64]:
@@ -433,6 +439,8 @@ def _add_attributes(
     named = options.attributes
     names = [name for name in groups[0] if _is_public(name)] if named is None else list(named)
     taken = {*layout.fields, *layout.values, *layout.texts}
+    if named is None:
+        layout.missing.update(_find_missing(groups, taken))
     for name in names:
         missing = [number for number, group in enumerate(groups) if name not in group]
         if named is None and (missing or name in taken):
@@ -479,12 +487,17 @@ def _add_attributes(
             )
 
 
-def find_lacking(tree: Tree, options: ArrayOptions, name: str) -> list[str]:
-    """Return the ids of recordings without an attribute that others have; empty if none has it."""
-    ids = find_layout(tree, options).ids or ()
-    nodes = {path: node.attributes for path, node in tree.arrays.items()}
-    lacking = [each for each in ids if name not in tree.groups.get(each, nodes.get(each, {}))]
-    return [] if len(lacking) == len(ids) else lacking
+def _find_missing(
+    groups: Sequence[Mapping[str, Any]], taken: Collection[str]
+) -> dict[str, tuple[int, Sequence[int]]]:
+    """Return the attributes that only some recordings have; see ``Layout.missing``."""
+    found: dict[str, tuple[int, Sequence[int]]] = {}
+    counts = Counter(name for group in groups for name in group if _is_public(name))
+    for name, count in counts.items():
+        if count < len(groups) and name not in taken:
+            without = (number for number, group in enumerate(groups) if name not in group)
+            found[name] = len(groups) - count, tuple(itertools.islice(without, _MISSING))
+    return found
 
 
 def _assign_axes(layout: Layout, options: ArrayOptions) -> Layout:
@@ -517,7 +530,7 @@ def _assign_axes(layout: Layout, options: ArrayOptions) -> Layout:
         name: LaidField(laid.arrays, laid.which, laid.firsts, laid.stops, axes[name])
         for name, laid in layout.fields.items()
     }
-    return Layout(layout.ids, fields, layout.values, layout.texts)
+    return replace(layout, fields=fields)
 
 
 def _check_packed(layout: Layout, options: ArrayOptions) -> None:

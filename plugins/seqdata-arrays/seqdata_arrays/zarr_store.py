@@ -192,7 +192,7 @@ def _make_sequences(name: str, layout: Layout, arrays: Sequence[ZarrArray]) -> F
     return FileSequences(
         name, [array.chunked for array in arrays], layout.ids,
         {field: laid.axis for field, laid in layout.fields.items()}, spans, layout.values,
-        layout.texts,
+        layout.texts, layout.missing,
     )  # fmt: skip
 
 

@@ -2,7 +2,11 @@
 
 import h5py
 import numpy as np
+import pytest
 import zarr
+
+from seqdata import LongSequenceDataModule
+from seqdata.errors import ConfigError
 
 
 def recordings(count=9, *, longest=300, dtype="float32"):
@@ -53,6 +57,31 @@ def write_zarr(path, rows, *, zarr_format=3, chunk=16, columns=None, **options):
             elif name != "id":
                 group.attrs[name] = value if isinstance(value, str) else value.item()
     return path
+
+
+def write_without_a_label(path, writer, **options):
+    """Write eight recordings with the attribute ``label``, but the fourth without it."""
+    rows = [
+        {"id": f"r{number}", "acc": np.zeros(100, "f4"), "person": "p", "label": "ab"[number % 2]}
+        for number in range(8)
+    ]
+    del rows[3]["label"]
+    return writer(path, rows, **options)
+
+
+def check_names_what_has_no_label(source, remote=None):
+    """Check that the error about labels names the recording, and a wrong name the fields."""
+
+    def set_up(labels):
+        LongSequenceDataModule(
+            source, labels=labels, chunk=20, split={"train": 1.0}, remote=remote
+        ).setup("fit")
+
+    message = r"`labels` must be in every recording, but 1 of 8 have no 'label' \('r3'\)\. Add it"
+    with pytest.raises(ConfigError, match=message):
+        set_up("label")
+    with pytest.raises(ConfigError, match=r"long sequences: no field 'persn'; did you mean 'perso"):
+        set_up("persn")
 
 
 def write(path, arrays, attributes=()):

@@ -3,6 +3,9 @@ from pathlib import Path
 
 import pytest
 
+import tests.s3
+
+s3 = tests.s3.server
 sys.path.insert(0, str(Path(__file__).parent))  # for arrays_samples: tests are no package
 
 

@@ -4,6 +4,7 @@ import functools
 import json
 import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import threading
@@ -14,7 +15,13 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from arrays_samples import recordings, write, write_hdf5
+from arrays_samples import (
+    check_names_what_has_no_label,
+    recordings,
+    write,
+    write_hdf5,
+    write_without_a_label,
+)
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,14 +32,16 @@ from seqdata import (
     Bucketed,
     Fixed,
     Loader,
-    LongSequenceDataModule,
+    Remote,
     SequenceDataModule,
     Windows,
     open_store,
 )
+from seqdata.capabilities import find_missing
 from seqdata.cli.app import app
-from seqdata.errors import ConfigError, CorruptSampleError, DataError, DecodeError, SeqDataError
+from seqdata.errors import CorruptSampleError, DataError, DecodeError, SeqDataError
 from seqdata_testing.contract import StoreContract, sample_sequences
+from seqdata_testing.faults.network import folder_of, served
 from seqdata_testing.stores import check_pickling, check_processes, check_reads, check_store
 from seqdata_testing.waiting import patient
 
@@ -543,22 +552,38 @@ def test_arrays_of_several_rates_are_read_in_seconds(tmp_path, options):
             assert np.array_equal(np.concatenate(pieces), rows[number][name])
 
 
-def test_labels_that_a_group_lacks_name_the_group(tmp_path):
-    with h5py.File(tmp_path / "rec.h5", "w") as file:
-        for number in range(8):
-            group = file.create_group(f"r{number}")
-            group["acc"] = np.zeros(100, "f4")
-            group.attrs["person"] = "p"
-            if number != 3:
-                group.attrs["label"] = "ab"[number % 2]
+@pytest.mark.parametrize("options", [{}, GZIP], ids=["in place", "by chunks"])
+def test_labels_that_a_group_lacks_name_the_group(tmp_path, options):
+    path = write_without_a_label(folder_in(tmp_path) / "rec.h5", write_hdf5, **options)
+    for source in (path, path.parent):
+        check_names_what_has_no_label(source)
+    again = pickle.loads(pickle.dumps(open_store(path)))
+    assert find_missing(again, "label") == (1, ["r3"])
+    assert find_missing(again[:5], "label") == (0, ())
+    assert find_missing(again, "nothing") == (0, [])
 
-    def set_up(source, labels):
-        options = {"chunk": 20, "split": {"train": 1.0}}
-        LongSequenceDataModule(source, labels=labels, **options).setup("fit")
 
-    message = r"`labels` must be in every recording, but 1 of 8 have no 'label' \('r3'\)\. Add it"
-    for source in (tmp_path / "rec.h5", tmp_path):
-        with pytest.raises(ConfigError, match=message):
-            set_up(source, "label")
-    with pytest.raises(ConfigError, match=r"long sequences: no field 'persn'; did you mean 'perso"):
-        set_up(tmp_path / "rec.h5", "persn")
+@pytest.mark.parametrize("options", [{}, GZIP], ids=["in place", "by chunks"])
+def test_groups_of_all_files_that_lack_an_attribute_are_counted(tmp_path, options):
+    for number in range(3):
+        rows = [
+            {"id": f"r{at + 10 * number}", "x": np.zeros(20, "f4"), **({"a": 1} if at == 2 else {})}
+            for at in range(8)
+        ]
+        write_hdf5(tmp_path / f"{number}.h5", rows, **options)
+    count, ids = find_missing(open_store(tmp_path), "a")
+    assert (count, ids[:5]) == (21, ["r0", "r1", "r3", "r4", "r10"])
+
+
+@pytest.mark.parametrize("how", ["cache", "ranges"])
+def test_labels_that_a_group_behind_a_url_lacks_name_the_group(tmp_path, how):
+    served_folder = folder_in(tmp_path)
+    write_without_a_label(served_folder / "rec.h5", write_hdf5)
+    remote = Remote(cache_dir=tmp_path / "far", how=how, retry_seconds=patient(1))
+    with served(folder_of(served_folder)) as web:
+        check_names_what_has_no_label(f"{web.url}/rec.h5", remote)
+
+
+def folder_in(tmp_path):
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"

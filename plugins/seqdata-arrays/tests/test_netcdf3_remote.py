@@ -8,20 +8,10 @@ from seqdata_arrays import HDF5
 from seqdata import Loader, Remote, Windows, open_store
 from seqdata.errors import DataError
 from seqdata_testing.faults.network import before, served
+from seqdata_testing.s3 import check_equal_batches
 from seqdata_testing.stores import check_processes
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import check_equal_batches, serve_s3
-
 ROWS = 40_000
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """A server of the S3 API."""
-    with serve_s3() as server:
-        yield server
 
 
 @pytest.mark.slow

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from arrays_samples import recordings, write_zarr
+from arrays_samples import (
+    check_names_what_has_no_label,
+    recordings,
+    write_without_a_label,
+    write_zarr,
+)
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,6 +144,13 @@ def test_folders_of_zarr_and_globs_are_one_store(tmp_path):
         open_store(tmp_path, backend=Zarr())
     by_folder = functools.partial(Zarr(), keys="by_shard")
     assert open_store(tmp_path, backend=by_folder).keys([0]) == ["part2.zarr/part2"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_labels_that_a_group_lacks_name_the_group(tmp_path, version):
+    path = tmp_path / "rec.zarr"
+    write_without_a_label(path, write_zarr, zarr_format=version)
+    check_names_what_has_no_label(path)
 
 
 def test_only_the_chunks_asked_for_are_read(tmp_path, monkeypatch):

@@ -8,7 +8,12 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from arrays_samples import recordings, write_zarr
+from arrays_samples import (
+    check_names_what_has_no_label,
+    recordings,
+    write_without_a_label,
+    write_zarr,
+)
 from click.testing import CliRunner
 from seqdata_arrays import Zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec
@@ -25,12 +30,9 @@ from seqdata.errors import (
     RemoteReadError,
 )
 from seqdata_testing.faults.network import Answer, before, folder_of, served
+from seqdata_testing.s3 import check_equal_batches
 from seqdata_testing.stores import check_processes, check_reads
 from seqdata_testing.waiting import patient
-
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import check_equal_batches, serve_s3
 
 FORMS = {
     "v3": {"compressors": [BloscCodec()]},
@@ -44,13 +46,6 @@ CHUNK = 10
 
 def Loader(store, policy, **options):
     return _Loader(store, policy, seed=3, **options)
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """A server of the S3 API."""
-    with serve_s3() as server:
-        yield server
 
 
 @pytest.fixture
@@ -367,6 +362,15 @@ def test_a_web_server_is_read_by_consolidated_metadata(tmp_path, web, version):
         fresh[0]
     with pytest.raises(ConfigError, match="must be one Zarr folder, since its server lists no"):
         open_store(f"{web.url}/*.zarr", backend=Zarr(), remote=remote)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_labels_that_a_group_behind_a_url_lacks_name_the_group(tmp_path, web, version):
+    path = tmp_path / "served/rec.zarr"
+    write_without_a_label(path, write_zarr, zarr_format=version)
+    consolidate(str(path))
+    remote = Remote(cache_dir=tmp_path / "far", how="ranges", retry_seconds=patient(1))
+    check_names_what_has_no_label(f"{web.url}/rec.zarr", remote)
 
 
 @pytest.mark.slow

@@ -7,12 +7,12 @@ import pytest
 from frames_samples import alike, sales, shuffle, write
 from seqdata_frames import Frames
 
+import tests.s3
 from seqdata import Loader, MissingShardError, PluginHost, Windows, open_store
 from seqdata.errors import CacheError, ConfigError
+from seqdata_testing.s3 import check_equal_batches
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import check_equal_batches, serve_s3
+remote, server, url = tests.s3.remote, tests.s3.server, tests.s3.url
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,12 +34,6 @@ PLACES = {
 READS = ("one.parquet", "hive/day=1/0.parquet", "hive/day=2/0.parquet")
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serve_s3() as found:
-        yield found
-
-
 @pytest.fixture
 def folder(tmp_path):
     data, frame = tmp_path / "data", sales()
@@ -57,18 +51,6 @@ def folder(tmp_path):
     (data / "one.jsonl").write_text(text)
     (data / "one.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     return data
-
-
-@pytest.fixture
-def url(server, folder):
-    found = server.upload(folder)
-    server.list_read()
-    return found
-
-
-@pytest.fixture
-def remote(server, tmp_path):
-    return server.remote(tmp_path / "far")
 
 
 def kind_of(store):

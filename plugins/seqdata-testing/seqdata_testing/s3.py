@@ -17,7 +17,8 @@ import numpy as np
 from seqdata.storage.remote.options import Remote
 from seqdata_testing import ConformanceError
 
-_KEYS = {"key": "testing", "secret": "testing"}
+KEYS = {"key": "testing", "secret": "testing"}
+"""Credentials of a server."""
 _READ = re.compile("GET /[^/]+/.")
 
 
@@ -38,7 +39,7 @@ class S3Server:
     @property
     def storage_options(self) -> dict[str, Any]:
         """Options of fsspec's file system."""
-        return {**_KEYS, "endpoint_url": f"http://{self.host}:{self.port}"}
+        return {**KEYS, "endpoint_url": f"http://{self.host}:{self.port}"}
 
     def enter_environment(self) -> dict[str, str]:
         """Return environment variables that select the server, and clear the cache of fsspec.
@@ -49,7 +50,7 @@ class S3Server:
 
         fsspec.get_filesystem_class("s3").clear_instance_cache()
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-        keys = dict(zip(names, _KEYS.values(), strict=True))
+        keys = dict(zip(names, KEYS.values(), strict=True))
         return {**keys, "AWS_ENDPOINT_URL": f"http://{self.host}:{self.port}"}
 
     def list_read(self) -> list[str]:

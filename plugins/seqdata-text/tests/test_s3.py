@@ -9,21 +9,15 @@ from click.testing import CliRunner
 from seqdata_text import Text, load_tokenizer, tokenize
 from seqdata_text.command import command
 
+import tests.s3
 from seqdata import TBPTT, DecodeError, Loader, MissingShardError, open_store
 from seqdata.errors import SeqDataWarning
+from seqdata_testing.s3 import check_equal_batches
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
-from seqdata_testing.s3 import check_equal_batches, serve_s3
+remote, server, url = tests.s3.remote, tests.s3.server, tests.s3.url
 
 pytestmark = pytest.mark.slow
 PLACES = ("plain", "plain/deep", "plain/*.txt", "rows.jsonl", "rows.jsonl.gz", "plain/{b,a}.txt")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serve_s3() as found:
-        yield found
 
 
 @pytest.fixture
@@ -36,18 +30,6 @@ def folder(tmp_path, paragraphs):
     (data / "rows.jsonl").write_text(rows)
     (data / "rows.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
     return data
-
-
-@pytest.fixture
-def url(server, folder):
-    found = server.upload(folder)
-    server.list_read()
-    return found
-
-
-@pytest.fixture
-def remote(server, tmp_path):
-    return server.remote(tmp_path / "far")
 
 
 def check_alike(there, here):

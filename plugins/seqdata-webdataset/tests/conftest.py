@@ -3,16 +3,16 @@
 import io
 import itertools
 import json
-import logging
 import tarfile
-import warnings
 
-import fsspec
 import numpy as np
 import pytest
 from seqdata_webdataset import open_webdataset, write_webdataset
 
+import tests.s3
 from tests.few_shards import SHARD, files, rows
+
+server = tests.s3.server
 
 
 @pytest.fixture(autouse=True)
@@ -133,16 +133,6 @@ def opened(tar):
 
 
 @pytest.fixture(scope="session")
-def s3():
-    """A real S3 API on this machine: (file system, options)."""
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-    host, port = server.get_host_and_port()
-    options = {"key": "testing", "secret": "testing", "endpoint_url": f"http://{host}:{port}"}
-    yield fsspec.filesystem("s3", **options), options
-    server.stop()
+def s3(server):
+    """The S3 API of this machine: (file system, options)."""
+    return server.filesystem, server.storage_options

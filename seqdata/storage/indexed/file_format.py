@@ -19,7 +19,7 @@ from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import FIELD_DTYPES, MAX_WIDTH, kind_of
-from seqdata.storage.indexed.shard_index import ENDS, digest_ends
+from seqdata.storage.indexed.shard_index import ENDS, MissingValues, digest_ends
 from seqdata.storage.limits import MAX_ROWS
 
 ABSENT = "absent"
@@ -160,10 +160,13 @@ class FileIndex:
     Attributes:
         fields: Name -> extents of the values, with all fields in the same order of sequences.
         ids: Ids of the sequences; None: the name of the file, with a number if there are several.
+        missing: Value that only some sequences have, so that it does not become a field -> the
+            number of the others, and the indices of some, for messages.
     """
 
     fields: Mapping[str, Extents]
     ids: Sequence[str] | None = None
+    missing: MissingValues = field(default_factory=dict)
 
 
 class RandomAccessFile(Protocol):
@@ -314,6 +317,19 @@ def check_has_axis(found: FileIndex, where: str) -> None:
             f"{where}: at least one field must run along an axis, but {', '.join(found.fields)} "
             "do not. Report it to the author of the format"
         )
+
+
+def check_missing(found: FileIndex, count: int, where: str) -> None:
+    """Raise if what a file tells of values that some sequences lack cannot be so.
+
+    Raises:
+        PluginError: If so.
+    """
+    for name, (many, some) in found.missing.items():
+        if not all(_is_whole(each) and 0 <= each < count for each in (many, *some)):
+            raise _make_error(
+                where, f"`missing` must have integers in [0, {count}) of {name!r}", (many, some)
+            )
 
 
 def check_extents(extents: Extents, count: int, size: int, where: str, place: DataLocation) -> None:

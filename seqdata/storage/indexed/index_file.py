@@ -28,6 +28,7 @@ from seqdata.storage.indexed.shard_index import (
     FieldIndex,
     FormatIdentity,
     ListedShard,
+    MissingValues,
     ShardIndex,
     Siblings,
     check,
@@ -66,6 +67,7 @@ class IndexGroup:
         starts: File -> its first sequence, with the total at the end.
         table: Column -> its array, with a row for each file.
         siblings: File -> its siblings; empty: no file has any.
+        missing: File -> the values that some of its sequences lack; empty: no file has any.
     """
 
     joined: ShardIndex
@@ -73,6 +75,7 @@ class IndexGroup:
     starts: Sequence[int]
     table: Mapping[str, NDArray[Any]]
     siblings: Sequence[Siblings]
+    missing: Sequence[MissingValues]
 
     def take(self, row: int) -> ShardIndex:
         """Return the index of one file."""
@@ -90,6 +93,7 @@ class IndexGroup:
             },
             declared=joined.declared, format_identity=joined.format_identity,
             is_numbered=joined.is_numbered, siblings=self.siblings[row] if self.siblings else {},
+            missing=self.missing[row] if self.missing else {},
         )  # fmt: skip
 
 
@@ -164,6 +168,7 @@ def _dump_group(indexes: Sequence[ShardIndex], put: Any) -> dict[str, Any]:
         "ends": _pack_digests([index.ends for index in indexes]),
     }
     is_numbered = first.is_numbered
+    missing = [dict(index.missing) for index in indexes]
     return {
         "format": first.format_identity, "algorithm": first.algorithm, "block": first.block,
         "declared": {name: list(declared) for name, declared in first.declared.items()},
@@ -180,6 +185,7 @@ def _dump_group(indexes: Sequence[ShardIndex], put: Any) -> dict[str, Any]:
             name: _dump_field(join_fields([index.members[name] for index in indexes]), put)
             for name in first.members
         },
+        **({"missing": missing} if any(missing) else {}),
     }  # fmt: skip
 
 
@@ -273,18 +279,28 @@ def _parse_group(info: Any, arrays: list[NDArray[Any]]) -> IndexGroup:
     check(is_rising and len(edges) == len(sizes) + 1, "table")
     siblings = [_parse_siblings(each) for each in info["siblings"]]
     check(len(siblings) in (0, len(sizes)), "siblings")
+    told = info.get("missing", [])  # earlier releases did not tell
+    check(len(told) in (0, len(sizes)), "missing")
+    missing = list(map(_parse_missing, told, counts.tolist()))
     starts = [0, *itertools.accumulate(counts.tolist())]
     check(starts[-1] <= max(map(len, arrays)), "table")  # before memory is taken for them
     joined = _parse_index(info, arrays, np.repeat(sizes, counts))
     check(starts[-1] == len(joined), "table")
     return IndexGroup(
         joined, [names[first:stop].decode() for first, stop in itertools.pairwise(edges)], starts,
-        table, siblings,
+        table, siblings, missing,
     )  # fmt: skip
 
 
 def _parse_siblings(info: Any) -> Siblings:
     return {str(name): (int(size), str(ends)) for name, (size, ends) in info.items()}
+
+
+def _parse_missing(info: Any, sequences: int) -> MissingValues:
+    found = {str(name): (many, tuple(some)) for name, (many, some) in info.items()}
+    numbers = [number for many, some in found.values() for number in (many, *some)]
+    check(all(type(number) is int and 0 <= number < sequences for number in numbers), "missing")
+    return found
 
 
 def _parse_index(info: Any, arrays: list[NDArray[Any]], sizes: NDArray[np.int64]) -> ShardIndex:

@@ -104,6 +104,16 @@ class OpenedFiles:
         members = self.indexes[shard].members[member]
         return self.place(shard, members, name, number - self.starts[shard])
 
+    def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
+        """Return how many sequences lack a value; see ``SupportsMissing``."""
+        found = [index.missing.get(name, (0, ())) for index in self.indexes]
+        some = [
+            start + number
+            for start, (_, own) in zip(self.starts, found, strict=False)
+            for number in own
+        ]
+        return sum(count for count, _ in found), some
+
     def find_id(self, number: int) -> str | None:
         """Return the id of a sequence for an error; None if it cannot be read."""
         try:

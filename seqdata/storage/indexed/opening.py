@@ -199,6 +199,7 @@ def _describe(options: Options, fields: FileFields) -> StoreInfo:
         bits=fields.bits, manifest=fields.files.indexes,
         make_fingerprint=lambda: _make_fingerprint(fields, options.keys),
         reopen=lambda store: (_reopen, (options, fields.bits, store.fingerprint)),
+        find_missing=fields.files.find_missing,
     )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ ENDS = 512
 """Bytes at each end of a file that are compared when it is opened."""
 Siblings = Mapping[str, tuple[int, str]]
 """Name -> (bytes, digest of both ends) of the sibling files that an index was built with."""
+MissingValues = Mapping[str, tuple[int, Sequence[int]]]
+"""Value that only some sequences of a file have -> number and some indices of the others."""
 DeclaredFields = Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
 """Field -> (name, dtype, shape, axis), as its writer declared it."""
 
@@ -79,6 +81,7 @@ class ShardIndex:
         format_identity: Identity of the format that built it; "": the suffix identifies it.
         is_numbered: Whether ids are generated from the file's name and a number.
         siblings: The files that it was built with, and which belong to it.
+        missing: Values that only some sequences have, so that they do not become fields.
     """
 
     shard: str
@@ -95,6 +98,7 @@ class ShardIndex:
     format_identity: str = ""
     is_numbered: bool = False
     siblings: Siblings = field(default_factory=dict)
+    missing: MissingValues = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.key_ends) - 1

@@ -25,6 +25,7 @@ from seqdata.storage.indexed.file_format import (
     check_extents,
     check_file_index,
     check_has_axis,
+    check_missing,
     check_suffixes,
     clamp_begins,
     count_sequences,
@@ -122,6 +123,7 @@ class UserFormat:
             where = f"{self._describe_place(name)}, field {field!r}"
             check_extents(located, count, len(content), where, replace(place, field=field))
         check_has_axis(found, self._describe_place(name))
+        check_missing(found, count, self._describe_place(name))
         members = {
             field: FieldIndex(
                 begins=clamp_begins(located), sizes=value_sizes(located),
@@ -135,7 +137,7 @@ class UserFormat:
         index = make_shard_index(name, content, members, keys=keys, key_ends=key_ends)
         return replace(
             index, format_identity=self.identity, siblings=sibling_facts(file),
-            is_numbered=found.ids is None and count > 1,
+            is_numbered=found.ids is None and count > 1, missing=found.missing,
         )  # fmt: skip
 
     def check(self, index: ShardIndex) -> None:

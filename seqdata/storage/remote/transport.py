@@ -39,7 +39,6 @@ from seqdata.storage.remote.remote_files import (
     RemoteFiles,
     WritableFiles,
 )
-from seqdata.storage.remote.request_sizes import RequestSizes
 from seqdata.storage.remote.retry import (
     ShortBodyError,
     find_causes,
@@ -136,6 +135,10 @@ _TAGS = (
 _LISTING_SCHEMES = ("s3", "gs", "gcs", "az", "abfs")  # their file systems keep listings
 _START_SECONDS = 120.0  # to load a client's code and to find credentials
 _MOST_PATHS = 4096  # paths that are kept: a folder may hold very many files
+SMALLEST_REQUEST = 64 << 10
+"""Bytes of a request after a timeout: fewer in ``stall_seconds`` count as no progress."""
+_UNLIMITED = 1 << 62
+_QUICK = 0.25  # share of the timeout: twice the bytes then need half of it, if nothing changes
 _TIME_TAGS = ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
 
 
@@ -170,6 +173,39 @@ def make_remote_file(url: str, remote: Remote) -> tuple[RemoteFiles, str]:
     """Return the folder of a remote file, and the name of the file."""
     folder, name = split_url(url)
     return make_remote_files(folder, remote), name
+
+
+class RequestSizes:
+    """The number of bytes that one request to a server asks for; threads share it.
+
+    All requests of a process share its link, so that a large range may need longer than
+    ``Remote.stall_seconds`` although bytes arrive all the time. After a timeout, ranges are read in
+    small pieces, which grow again as long as they arrive quickly. Each piece that arrives is
+    progress.
+
+    Args:
+        timeout: Timeout of a request in seconds.
+    """
+
+    __slots__ = ("_timeout", "max_bytes")
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self.max_bytes = _UNLIMITED
+
+    def shrink(self) -> None:
+        """Make requests small after a timeout."""
+        self.max_bytes = SMALLEST_REQUEST
+
+    def grow(self, size: int, seconds: float) -> None:
+        """Make requests larger after a quick one.
+
+        Args:
+            size: Its bytes.
+            seconds: Its seconds.
+        """
+        if seconds <= self._timeout * _QUICK:
+            self.max_bytes = max(self.max_bytes, 2 * size)
 
 
 class FsspecFiles:

@@ -18,7 +18,7 @@ CHILD = """
 import os, sys
 print(os.getpid(), flush=True)  # of what is forked, not of the program that asked for it
 from seqdata import Remote
-from tests.storage.conftest import KEYS
+from seqdata_testing.s3 import KEYS
 from tests.storage.remote.samples import write
 location, endpoint, cache = sys.argv[1:]
 write(location, remote=Remote(cache_dir=cache, storage_options={**KEYS, "endpoint_url": endpoint}))
@@ -28,9 +28,9 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def killing(s3_server, name, stored):
+def killing(server, name, stored):
     """Serve the bucket, and kill whoever sends a file, before it is there or once it is."""
-    known, pids = before(*s3_server), []
+    known, pids = before(server.host, server.port), []
 
     def source(asked):
         hit = pids and asked.method == "PUT" and name in asked.path
@@ -56,15 +56,15 @@ def killing(s3_server, name, stored):
 )
 @pytest.mark.slow
 def test_a_writer_that_is_killed_while_it_sends_leaves_no_half_store_and_is_gone_on_with(
-    s3, s3_server, bucket, remote, tmp_path, name, stored
+    s3, server, bucket, remote, tmp_path, name, stored
 ):
     location = f"s3://{bucket}/store"
-    with killing(s3_server, name, stored) as (server, pids):
-        command = [python(), "-c", CHILD, location, server.url, str(tmp_path / "cache")]
+    with killing(server, name, stored) as (front, pids):
+        command = [python(), "-c", CHILD, location, front.url, str(tmp_path / "cache")]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
             pids.append(int(child.stdout.readline()))
             assert child.wait(timeout=patient()) == -signal.SIGKILL
-        sent = {path for method, path in server.requests if method == "PUT"}
+        sent = {path for method, path in front.requests if method == "PUT"}
     local = write(tmp_path / "local")
     if name == LAST and stored:  # it was the last thing to do
         assert read_all(open_store(location, remote=remote())) == read_all(local)

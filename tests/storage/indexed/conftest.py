@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from seqdata.host import default_host
-from tests.storage.conftest import bucket, faulty, remote, s3, s3_server  # noqa: F401
+from tests.storage.conftest import bucket, faulty, remote, s3, server  # noqa: F401
 
 MODULE = """
 from seqdata.backends import hookimpl

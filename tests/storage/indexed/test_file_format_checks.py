@@ -13,6 +13,7 @@ from seqdata.storage.indexed.file_format import (
     check_extents,
     check_file_index,
     check_has_axis,
+    check_missing,
     clamp_begins,
     count_sequences,
     native_name,
@@ -230,3 +231,11 @@ def test_values_in_the_index_need_no_bytes():
 )
 def test_a_dtype_is_read_in_the_order_of_this_machine(stored, name):
     assert native_name(stored) == name
+
+
+def test_indices_of_sequences_that_lack_a_value_are_those_of_the_file():
+    check_missing(FileIndex({"x": make()}, missing={"a": (1, [0])}), 2, "w")
+    for missing in ((2, [0]), (1, [2]), (1, [-1]), (1, ["r0"])):
+        text = r"^w: `missing` must have integers in \[0, 2\) of 'a', but is .*\. Report it to"
+        with pytest.raises(PluginError, match=text):
+            check_missing(FileIndex({"x": make()}, missing={"a": missing}), 2, "w")

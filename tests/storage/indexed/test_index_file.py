@@ -38,7 +38,7 @@ def load(content, file_format=None):
 def check_same(found, index):
     for name in (
         "shard", "bytes", "sha256", "ends", "last", "algorithm", "block", "format_identity",
-        "declared", "is_numbered", "siblings",
+        "declared", "is_numbered", "siblings", "missing",
     ):  # fmt: skip
         assert getattr(found, name) == getattr(index, name)
     assert [found.id_of(number) for number in range(len(found))] == [
@@ -80,9 +80,10 @@ def test_files_of_any_fields_and_formats_are_in_one():
         with_field("e", codes=codes[::-1], heads=heads), with_field("f", numbers=None, values=None),
         with_field("g", sums=np.arange(5, dtype=np.uint32), firsts=make_int64(0, 1, 4, 5)),
         make_index(shard="h", members={}, algorithm="xxh3"), make_index((), shard="i"),
+        make_index(shard="j", missing={"a": (2, (0, 1)), "b": (1, (2,))}),
     ]  # fmt: skip
     found = load(dump(*indexes[::-1]))
-    assert sorted(found) == list("abcdefghi")
+    assert sorted(found) == list("abcdefghij")
     for index in indexes:
         check_same(found[index.shard], index)
     assert dump(*indexes) == dump(*indexes[::-1])
@@ -161,6 +162,10 @@ GROUP = ["groups", 0]
         ([*GROUP, "siblings"], [{"a": [float("inf"), ""]}]),
         ([*GROUP, "siblings"], [{}, {}]),
         ([*GROUP, "siblings"], {"a": 1}),
+        ([*GROUP, "missing"], [{"a": [1, [0]]}, {}]),
+        ([*GROUP, "missing"], [{"a": [1, [1 << 40]]}]),
+        ([*GROUP, "missing"], [{"a": [1, ["r0"]]}]),
+        ([*GROUP, "missing"], [{"a": 1}]),
         ([*GROUP, "declared", "x", 2], [float("inf")]),
         ([*GROUP, "declared", "x", 2], ["x"]),
         ([*GROUP, "table"], {"names": 99}),

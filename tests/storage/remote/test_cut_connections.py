@@ -172,7 +172,7 @@ def test_a_listing_that_gets_no_answer_does_not_say_that_a_store_is_missing(
 @pytest.fixture
 def remote_of_faulty(faulty, tmp_path):
     from seqdata import Remote
-    from tests.storage.conftest import KEYS
+    from seqdata_testing.s3 import KEYS
 
     return Remote(
         cache_dir=tmp_path / "cache", retry_seconds=patient(1.5), stall_seconds=patient(1),

@@ -11,8 +11,8 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.remote.retry import find_endpoint, retry
 from seqdata.storage.remote.transport import make_filesystem, make_remote_files
 from seqdata_testing.faults.network import Answer, send
+from seqdata_testing.s3 import KEYS
 from seqdata_testing.waiting import patient
-from tests.storage.conftest import KEYS
 from tests.storage.remote.samples import make_quick_remote
 
 CONTENT = bytes(range(256)) * 64

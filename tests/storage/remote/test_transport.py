@@ -13,8 +13,11 @@ import pytest
 from seqdata import ConfigError, FingerprintMismatch, Remote, RemoteReadError
 from seqdata.runs.locations import make_absolute
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
-from seqdata.storage.remote.request_sizes import SMALLEST_REQUEST
-from seqdata.storage.remote.transport import make_remote_file, make_remote_files
+from seqdata.storage.remote.transport import (
+    SMALLEST_REQUEST,
+    make_remote_file,
+    make_remote_files,
+)
 from seqdata.storage.remote.urls import join_url, redact_secrets, redact_url, split_url
 from seqdata_testing.faults import network
 from seqdata_testing.waiting import patient, within

@@ -1,4 +1,4 @@
-"""Checks of recordings and transcripts before a split: columns, rates, blank and too long texts."""
+"""Checks of recordings: their rates; and before a split of transcripts: columns and texts."""
 
 from __future__ import annotations
 
