@@ -79,6 +79,8 @@ class ShardIndex:
         format_identity: Identity of the format that built it; "": the suffix identifies it.
         is_numbered: Whether ids are generated from the file's name and a number.
         siblings: The files that it was built with, and which belong to it.
+        modified: When the file was last written to, in nanoseconds since 1970; 0: not recorded.
+            A file of another time may be the same: it is a hint to compare it again.
     """
 
     shard: str
@@ -95,6 +97,7 @@ class ShardIndex:
     format_identity: str = ""
     is_numbered: bool = False
     siblings: Siblings = field(default_factory=dict)
+    modified: int = 0
 
     def __len__(self) -> int:
         return len(self.key_ends) - 1
