@@ -102,12 +102,14 @@ class ConfigKeys:
         found, arguments = self._classes.get(path), value.get("init_args")
         if not isinstance(arguments, Mapping):
             return
-        taken = _list_arguments(found) if isinstance(found, type) else None
+        owner, taken = "", None
+        if isinstance(found, type):
+            owner, taken = found.__name__, _list_arguments(found)
         for key, item in arguments.items():
             inner = f"{path}.init_args.{key}"
             if taken is not None and key not in taken:
                 where = f"{path}.init_args"
-                yield _describe("argument", where, str(key), taken, owner=found.__name__)
+                yield _describe("argument", where, str(key), taken, owner)
             yield from self._iter_value(item, inner, False, is_policy or key in _POLICY_KEYS)
 
     def _find_class(self, name: str, is_policy: bool) -> Any:

@@ -116,7 +116,7 @@ class IndexedFormat(FormatIdentity, Protocol):
 
 @runtime_checkable
 class ComparesHeaders(Protocol):
-    """What a format may have besides: its indexes are compared with files written to later."""
+    """An optional part of a format: comparison of its indexes with files written to later."""
 
     @property
     def reads_only_headers(self) -> bool:

@@ -457,8 +457,8 @@ def _open_cached(
 def _give_up_locked(path: Path, since: float | None, seconds: float) -> float | None:
     """Wait a moment for a file that is locked; after too long, remove its name.
 
-    Whoever locked it, to remove it or to rename it into place, was stopped or has left the lock to
-    a child process. It is downloaded again, as another file.
+    The process that locked it, to remove it or to rename it into place, was stopped, or has left
+    the lock to a child process. The file is then downloaded again.
 
     Args:
         path: The file.
