@@ -306,15 +306,27 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
     return f"did you mean {matches[0]!r}?" if matches else ""
 
 
-def describe_unknown_name(kind: str, name: object, names: Iterable[str]) -> str:
+def describe_unknown_name(
+    kind: str, name: object, names: Iterable[str], *, most: int | None = None
+) -> str:
     """Return the text about an unknown name, with the most similar and all known names.
+
+    Args:
+        kind: What the name is of.
+        name: The unknown name.
+        names: The known names.
+        most: If there are more names than this, only the most similar one is in the text.
 
     Examples:
         >>> describe_unknown_name("field", "lable", ["label", "x"])
         "no field 'lable'; did you mean 'label'? Choose one of label, x"
+        >>> describe_unknown_name("field", "lable", ["label", "x"], most=1)
+        "no field 'lable'; did you mean 'label'?"
     """
     known = list(names)
     hint = did_you_mean(name, known)
+    if hint and most is not None and len(known) > most:
+        return f"no {kind} {name!r}; {hint}"
     choice = f"Choose one of {', '.join(known)}" if known else "There is none"
     return f"no {kind} {name!r}{f'; {hint}' if hint else '.'} {choice}"
 

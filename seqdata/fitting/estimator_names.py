@@ -15,8 +15,9 @@ from seqdata.fitting.statistics import Statistics
 from seqdata.fitting.vocabulary import Vocabulary
 
 _CLASSES = (MeanStd, Robust, Log1p, Quantiles, Labels, Vocabulary)
-_BY_NAME: dict[str, Any] = {each.__name__: each for each in _CLASSES}
-_BY_NAME |= {"standard": MeanStd, "robust": Robust, "log1p": Log1p}
+ESTIMATORS: dict[str, Any] = {each.__name__: each for each in _CLASSES}
+"""Name -> class of an estimator."""
+ESTIMATORS |= {"standard": MeanStd, "robust": Robust, "log1p": Log1p}
 
 
 def resolve_estimators(statistics: Any) -> Any:
@@ -57,11 +58,11 @@ def _resolve(field: str, value: Any) -> Any:
 def _find(where: str, path: str) -> Any:
     module, _, name = path.rpartition(".")
     if not module or module == "seqdata":
-        if name not in _BY_NAME:
-            hint = did_you_mean(name, _BY_NAME)
-            needed = f"one of {', '.join(_BY_NAME)}, or an import path"
+        if name not in ESTIMATORS:
+            hint = did_you_mean(name, ESTIMATORS)
+            needed = f"one of {', '.join(ESTIMATORS)}, or an import path"
             raise ConfigError(must_be(where, needed, repr(path), hint))
-        return _BY_NAME[name]
+        return ESTIMATORS[name]
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

@@ -85,9 +85,17 @@ def hold_folder(folder: Path) -> Iterator[bool]:
             is_held = lock(descriptor)
         yield is_held
     finally:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for child processes that inherited it
-        os.close(descriptor)
+        unlock_and_close(descriptor)
+
+
+def unlock_and_close(descriptor: int) -> None:
+    """Close a file and release its lock, also for child processes that inherited it.
+
+    A lock ends otherwise with the last of the processes that have the open file.
+    """
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def record_owner(descriptor: int) -> None:

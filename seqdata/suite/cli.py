@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningCLI
 
 from seqdata.builtin import COLLATORS
-from seqdata.errors import ConfigError, PluginError
+from seqdata.errors import ConfigError, PluginError, SeqDataError
 from seqdata.host import default_host
+from seqdata.suite.config_keys import ConfigKeys, read_mistake
 
 CLASSES = "seqdata.classes"
 """Entry points of classes that have a short name in YAML: DataModules, models, transforms."""
@@ -54,9 +56,35 @@ class SeqdataCLI(LightningCLI):
         """Make models with ``for_data`` after the data."""
         parser.add_instantiator(_instantiate_model, LightningModule, subclasses=True)
 
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        """Parse the arguments of the command line, and the files that they name.
+
+        Raises:
+            ConfigError: If one does not exist or is invalid; names a misspelt key of a file.
+        """
+        jsonargparse: Any = importlib.import_module("jsonargparse")
+        try:
+            super().parse_arguments(parser, args)
+        except jsonargparse.ArgumentError as error:
+            given = sys.argv[1:] if args is None else args
+            parsers = self._subcommand_parsers
+            known = next((parsers[each] for each in given if each in parsers), parser)
+            keys = ConfigKeys(known.get_defaults().keys(), list_names())
+            mistake = read_mistake(given, keys, jsonargparse.get_loader("yaml"))
+            raise ConfigError(mistake or f"seqdata fit: {error}") from error
+
     def instantiate_classes(self) -> None:
-        """Make the data, the model and the Trainer."""
-        self.config_init = self.parser.instantiate_classes(self.config)
+        """Make the data, the model and the Trainer.
+
+        Raises:
+            SeqDataError: If an argument of a class is invalid.
+        """
+        try:
+            self.config_init = self.parser.instantiate_classes(self.config)
+        except ValueError as error:  # the parser's, about the error of a class
+            if isinstance(error.__cause__, SeqDataError):
+                raise error.__cause__ from error
+            raise
         self.datamodule = self._get(self.config_init, "data")
         model = self._get(self.config_init, "model")
         self.model = model.make(self.datamodule) if isinstance(model, DeferredModel) else model
@@ -146,7 +174,9 @@ def run_cli(arguments: Sequence[str]) -> SeqdataCLI:
     import_classes()
     jsonargparse: Any = importlib.import_module("jsonargparse")
     load, names = jsonargparse.get_loader("yaml"), list_names()
-    jsonargparse.set_loader("yaml", lambda text, **more: expand_names(load(text, **more), names))
+    jsonargparse.set_loader(
+        "yaml", lambda text, **more: expand_names(load(text, **more), names), (yaml.YAMLError,)
+    )
     is_own_command = sys.argv[1:] == list(arguments)
     return SeqdataCLI(
         LightningModule,
@@ -154,5 +184,6 @@ def run_cli(arguments: Sequence[str]) -> SeqdataCLI:
         subclass_mode_model=True,
         subclass_mode_data=True,
         save_config_kwargs={"overwrite": True},
+        parser_kwargs={"exit_on_error": False},
         args=None if is_own_command else list(arguments),
     )

@@ -72,6 +72,7 @@ class HDF5Format:
     is_chunked: bool = False
     suffixes = SUFFIXES
     version = 1
+    reads_only_headers = True
 
     def index(self, file: RandomAccessFile) -> FileIndex:
         """Return the index of a file.

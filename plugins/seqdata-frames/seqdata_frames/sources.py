@@ -9,19 +9,15 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seqdata.backends.files import RowTables
 from seqdata.errors import ConfigError, DecodeError
-
-if TYPE_CHECKING:
-    pass
+from seqdata_frames.delta import list_parts
 
 _TABLES = (("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table"),
            ("pyarrow", "RecordBatch"))  # fmt: skip
-_PLAIN_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}  # change no row
 
 
 def is_location(data: Any) -> bool:
@@ -57,7 +53,7 @@ def open_tables(data: Any, remote: Any = None) -> RowTables:
     """
     if is_location(data):
         locations = list(data) if isinstance(data, list | tuple) else [data]
-        parts = [part for each in locations for part in _list_parts(each)]
+        parts = [part for each in locations for part in list_parts(each, remote)]
         return RowTables.open(parts, remote=remote)
     if is_table(data):
         return RowTables.from_table(data)
@@ -114,34 +110,3 @@ def _is_lazy(data: Any) -> bool:
         base.__name__ == "LazyFrame" and base.__module__.partition(".")[0] == "polars"
         for base in type(data).__mro__
     )
-
-
-def _list_parts(location: str | os.PathLike[str]) -> Sequence[str | os.PathLike[str]]:
-    """Return the files of a Delta table, or the location itself."""
-    path = Path(os.fspath(location).removeprefix("file://"))
-    if not (path / "_delta_log").is_dir():
-        return [location]
-    try:
-        from deltalake import DeltaTable
-    except ImportError as error:
-        raise ConfigError(
-            f"frames: {path} is a Delta table, which needs the package deltalake. Run `pip install "
-            "'seqdata-frames[delta]'`"
-        ) from error
-    table = DeltaTable(str(path))
-    protocol, partitions = table.protocol(), table.metadata().partition_columns
-    features = {str(feature) for feature in protocol.reader_features or ()}
-    is_plain = protocol.min_reader_version == 1 or (
-        protocol.min_reader_version == 3 and features <= _PLAIN_FEATURES
-    )
-    if not is_plain or partitions:
-        why = f"has the partitions {', '.join(partitions)}"
-        if not is_plain:
-            needs = ", ".join(sorted(features - _PLAIN_FEATURES)) or protocol.min_reader_version
-            why = f"requires readers that support {needs}"
-        raise ConfigError(
-            f"frames: {path} must be a Delta table whose rows can be read from its files, but "
-            f"{why}. Pass its rows as a stream: DeltaTable(path).to_pyarrow_dataset().scanner()"
-            ".to_reader()"
-        )
-    return [uri.removeprefix("file://") for uri in table.file_uris()]

@@ -18,7 +18,7 @@ from seqdata.errors import (
     MissingShardError,
 )
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256
+from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256, find_modified
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.index_folder import DataIndex
 from seqdata.storage.indexed.indexed_format import IndexedFormat
@@ -159,10 +159,10 @@ def _audit_shard(
         return _make_report(shard.name, number, 0, 0, [error], "structure")
     found, wrong = _load_index(shard, location, index, file_format, content)
     if found is None and repaired is not None:
-        count = 0
+        count, modified = 0, find_modified(shard, file_format)
         try:
             found = file_format.make_index(content, shard.name, location, shard.read_sibling)
-            count = len(found)
+            found, count = replace(found, modified=modified), len(found)
             check_listed(location, index.listed(shard), found)
         except DataError as damage:
             return _make_report(shard.name, number, count, len(content), [damage], "structure")

@@ -22,7 +22,7 @@ from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.index_file import REMEDY
 from seqdata.storage.indexed.index_folder import DataIndex, name_index_file
-from seqdata.storage.indexed.indexed_format import IndexedFormat
+from seqdata.storage.indexed.indexed_format import ComparesHeaders, IndexedFormat
 from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import INDEX_FOLDER, MANY, LocalShard, Shard, map_shards
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
@@ -217,13 +217,20 @@ def build_indexes(
     found = []
     for number, shard in shards:
         location = DataLocation(dataset=dataset, shard=number, file=shard.name)
+        modified = find_modified(shard, file_format)
         if isinstance(shard, LocalShard):
             content = read_or_map(shard.path, location)
         else:
             content = shard.content(location, ahead=True)
         index = file_format.make_index(content, shard.name, location, shard.read_sibling)
-        found.append((shard, index))
+        found.append((shard, replace(index, modified=modified)))
     return found
+
+
+def find_modified(shard: Shard, file_format: IndexedFormat) -> int:
+    """Return the time that the index of a file records; 0 if none; see ``ShardIndex``."""
+    compares = isinstance(file_format, ComparesHeaders) and file_format.reads_only_headers
+    return shard.modified() if compares and isinstance(shard, LocalShard) else 0
 
 
 def make_shard_index(

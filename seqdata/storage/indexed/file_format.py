@@ -205,7 +205,8 @@ class FileFormat(Protocol):
 
     The options of a format (the fields of a dataclass) are stored in its indexes. Indexes with
     other options, or another ``version``, are rebuilt. The attribute ``remedy_for_dtypes`` is the
-    advice in the error about files of several dtypes.
+    advice in the error about files of several dtypes. If ``reads_only_headers`` is True, a local
+    file that was written to after it was indexed is compared with its index when it is opened.
     """
 
     @property

@@ -50,6 +50,7 @@ SHARD_LIST = "shards.json"
 _DTYPES = ("|u1", "<u2", "<u4", "<i8")
 _ARRAYS = ("begins", "sizes", "sums", "firsts", "codes", "numbers")
 _TABLE = ("names", "name_ends", "bytes", "last", "counts", "sha256", "ends")
+_MODIFIED = "modified"  # a column that is there only if a time was recorded
 _INVALID_JSON = (
     ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
@@ -94,6 +95,7 @@ class IndexGroup:
             declared=joined.declared, format_identity=joined.format_identity,
             is_numbered=joined.is_numbered, siblings=self.siblings[row] if self.siblings else {},
             missing=self.missing[row] if self.missing else {},
+            modified=int(self.table[_MODIFIED][row]) if _MODIFIED in self.table else 0,
         )  # fmt: skip
 
 
@@ -167,6 +169,8 @@ def _dump_group(indexes: Sequence[ShardIndex], put: Any) -> dict[str, Any]:
         "sha256": _pack_digests([index.sha256 for index in indexes]),
         "ends": _pack_digests([index.ends for index in indexes]),
     }
+    if any(index.modified for index in indexes):
+        columns[_MODIFIED] = np.array([index.modified for index in indexes], np.int64)
     is_numbered = first.is_numbered
     missing = [dict(index.missing) for index in indexes]
     return {
@@ -266,11 +270,13 @@ def _iterate_arrays(described: Any, body: memoryview, at: int) -> Iterator[NDArr
 def _parse_group(info: Any, arrays: list[NDArray[Any]]) -> IndexGroup:
     dtypes = {"names": "|u1", "sha256": "|u1", "ends": "|u1"}
     table = {
-        name: _parse_array(arrays, info["table"][name], dtypes.get(name, "<i8")) for name in _TABLE
+        name: _parse_array(arrays, info["table"][name], dtypes.get(name, "<i8"))
+        for name in (*_TABLE, *({_MODIFIED} & info["table"].keys()))
     }
     sizes, last, counts = table["bytes"], table["last"], table["counts"]
     check(len(sizes) == len(last) == len(counts) and bool((counts >= 0).all()), "table")
     check(bool(((last >= 0) & (last <= sizes)).all()), "last")
+    check(len(table.get(_MODIFIED, sizes)) == len(sizes), "table")
     check(
         all(len(table[name]) == _DIGEST // 2 * len(sizes) for name in ("sha256", "ends")), "table"
     )

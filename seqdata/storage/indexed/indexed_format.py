@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,5 +110,35 @@ class IndexedFormat(FormatIdentity, Protocol):
 
         Raises:
             DataError: If files have different fields.
+        """
+        ...
+
+
+@runtime_checkable
+class ComparesHeaders(Protocol):
+    """An optional part of a format: comparison of its indexes with files written to later."""
+
+    @property
+    def reads_only_headers(self) -> bool:
+        """True if this reads little of a file, so that it is done when files are opened."""
+        ...
+
+    def has_same_headers(
+        self,
+        content: NDArray[np.uint8],
+        index: ShardIndex,
+        place: DataLocation,
+        read_sibling: ReadSibling | None = None,
+    ) -> bool:
+        """Return whether an index has the ids, fields, extents and kept values of a file.
+
+        Args:
+            content: Its bytes.
+            index: Its index.
+            place: Its place, for errors.
+            read_sibling: Returns the bytes of a file below the same folder.
+
+        Raises:
+            DataError: If it is damaged, or not of this format.
         """
         ...

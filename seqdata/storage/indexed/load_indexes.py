@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from seqdata.storage.indexed.build_index import map_usable
 from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.file_format import ABSENT, has_facts
 from seqdata.storage.indexed.index_folder import LIST_FILE, DataIndex
-from seqdata.storage.indexed.indexed_format import IndexedFormat
+from seqdata.storage.indexed.indexed_format import ComparesHeaders, IndexedFormat
 from seqdata.storage.indexed.shard_index import (
     ListedShard,
     NumberedIds,
@@ -30,7 +31,7 @@ from seqdata.storage.indexed.shard_index import (
     add_ids,
     join_ids,
 )
-from seqdata.storage.indexed.shards import Shard, map_shards
+from seqdata.storage.indexed.shards import LocalShard, Shard, map_shards
 from seqdata.storage.text_bytes import TextSource
 
 _ONE_BY_ONE = 256  # number of files up to which ids are hashed file by file
@@ -117,7 +118,7 @@ def load_known_indexes(
 ) -> list[ShardIndex | None] | None:
     """Return the indexes that need not be built; None if they are not to be read for that.
 
-    There is a warning of those that are damaged.
+    There is a warning of those that are damaged. Files that were written to later are compared.
 
     Args:
         location: The location of the files, for the warning.
@@ -126,16 +127,56 @@ def load_known_indexes(
         file_format: The format of the files.
 
     Raises:
-        FingerprintMismatch: If a sibling that one was built with no longer exists.
+        FingerprintMismatch: If a sibling that one was built with no longer exists, or headers of a
+            file were changed in place.
     """
     if not file_format.identity or not all(shard.is_local for shard in shards):
         return None
 
     found = map_usable(location, shards, lambda i: index.get(shards[i]))
-    return [
+    known = [
         None if each is None or find_changed_sibling(shard, each) is not None else each
         for shard, each in zip(shards, found, strict=True)
     ]
+    if isinstance(file_format, ComparesHeaders) and file_format.reads_only_headers:
+        _compare_modified(location, shards, known, index, file_format)
+    return known
+
+
+def _compare_modified(
+    location: str,
+    shards: Sequence[Shard],
+    known: list[ShardIndex | None],
+    index: DataIndex,
+    file_format: ComparesHeaders,
+) -> None:
+    """Compare the files of another time than their indexes with these, and record their times.
+
+    A file that was only copied or touched is the same; values have checksums of their own.
+
+    Raises:
+        FingerprintMismatch: If the headers of one were changed in place.
+    """
+    same: list[tuple[Shard, ShardIndex]] = []
+    for i, (shard, its_index) in enumerate(zip(shards, known, strict=True)):
+        if its_index is None or not isinstance(shard, LocalShard):
+            continue
+        modified = shard.modified()
+        if modified == its_index.modified or shard.size() != its_index.bytes:
+            continue  # another size, or that it is not there, is an error when it is opened
+        place = DataLocation(dataset=location, shard=i, file=shard.name)
+        content = shard.content(place)
+        if not file_format.has_same_headers(content, its_index, place, shard.read_sibling):
+            raise place.make_error(
+                FingerprintMismatch,
+                "must have the ids, attributes and arrays that were indexed, but was changed in "
+                "place. Restore it, or rebuild its index with `seqdata index --rebuild`",
+            )
+        renewed = known[i] = replace(its_index, modified=modified)
+        same.append((shard, renewed))
+    if same:
+        with suppress(ConfigError):  # the index cannot be written: files are compared again
+            index.save(same)
 
 
 def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:

@@ -82,6 +82,8 @@ class ShardIndex:
         is_numbered: Whether ids are generated from the file's name and a number.
         siblings: The files that it was built with, and which belong to it.
         missing: Values that only some sequences have, so that they do not become fields.
+        modified: When the file was last written to, in nanoseconds since 1970; 0: not recorded.
+            A file of another time may be the same: it is a hint to compare it again.
     """
 
     shard: str
@@ -99,6 +101,7 @@ class ShardIndex:
     is_numbered: bool = False
     siblings: Siblings = field(default_factory=dict)
     missing: MissingValues = field(default_factory=dict)
+    modified: int = 0
 
     def __len__(self) -> int:
         return len(self.key_ends) - 1

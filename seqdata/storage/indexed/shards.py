@@ -130,6 +130,12 @@ class LocalShard:
             return self.path.stat().st_size
         return 0
 
+    def modified(self) -> int:
+        """Return when it was last written to, in nanoseconds since 1970; 0 if it is not there."""
+        with suppress(OSError):
+            return self.path.stat().st_mtime_ns
+        return 0
+
     def check_exists(self, location: DataLocation) -> None:
         """Raise if it does not exist; other errors are raised when it is opened."""
         with suppress(OSError):

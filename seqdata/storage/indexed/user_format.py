@@ -35,10 +35,21 @@ from seqdata.storage.indexed.file_format import (
 )
 from seqdata.storage.indexed.indexed_format import Decode, IndexedField, ReadSibling
 from seqdata.storage.indexed.opened_files import OpenedFiles
-from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex, check
+from seqdata.storage.indexed.shard_index import FieldIndex, MissingValues, ShardIndex, check
 from seqdata.storage.limits import MAX_ROWS
 
 _TWO_STORES = "Open them as two stores"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Located:
+    """The ids and values of a file, without checksums; see ``ShardIndex``."""
+
+    members: Mapping[str, FieldIndex]
+    keys: NDArray[np.uint8]
+    key_ends: NDArray[np.int64]
+    is_numbered: bool
+    missing: MissingValues
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,11 @@ class UserFormat:
         """The required content of files."""
         return "sequence"
 
+    @property
+    def reads_only_headers(self) -> bool:
+        """Whether the format says so."""
+        return bool(getattr(self.format, "reads_only_headers", False))
+
     def make_index(
         self,
         content: NDArray[np.uint8],
@@ -116,12 +132,46 @@ class UserFormat:
             PluginError: If the format returns an invalid index.
         """
         file = FileReader(name, content, place, read_sibling)
-        found = self._index_file(file, place)
+        located = self._locate(file, place)
+        index = make_shard_index(
+            name, content, located.members, keys=located.keys, key_ends=located.key_ends
+        )
+        return replace(
+            index, format_identity=self.identity, siblings=sibling_facts(file),
+            is_numbered=located.is_numbered, missing=located.missing,
+        )  # fmt: skip
+
+    def has_same_headers(
+        self,
+        content: NDArray[np.uint8],
+        index: ShardIndex,
+        place: DataLocation,
+        read_sibling: ReadSibling | None = None,
+    ) -> bool:
+        """Return whether an index has the ids, fields, extents and kept values of a file.
+
+        Raises:
+            DataError: If the file is damaged, or not of the format.
+            PluginError: If the format returns an invalid index.
+        """
+        located = self._locate(FileReader(index.shard, content, place, read_sibling), place)
+        return (
+            located.is_numbered == index.is_numbered
+            and _as_tuples(located.missing) == _as_tuples(index.missing)
+            and np.array_equal(located.keys, index.keys)
+            and np.array_equal(located.key_ends, index.key_ends)
+            and located.members.keys() == index.members.keys()
+            and all(_is_same(each, index.members[name]) for name, each in located.members.items())
+        )
+
+    def _locate(self, file: FileReader, place: DataLocation) -> _Located:
+        """Return where the values of a file lie."""
+        found, name = self._index_file(file, place), file.name
         count = count_sequences(found, self._describe_place(name))
         fields = list(found.fields.items())
         for field, located in fields:
             where = f"{self._describe_place(name)}, field {field!r}"
-            check_extents(located, count, len(content), where, replace(place, field=field))
+            check_extents(located, count, file.size, where, replace(place, field=field))
         check_has_axis(found, self._describe_place(name))
         check_missing(found, count, self._describe_place(name))
         members = {
@@ -134,11 +184,9 @@ class UserFormat:
             for field, located in fields
         }  # fmt: skip
         keys, key_ends = _pack_keys(found, count, name, place)
-        index = make_shard_index(name, content, members, keys=keys, key_ends=key_ends)
-        return replace(
-            index, format_identity=self.identity, siblings=sibling_facts(file),
-            is_numbered=found.ids is None and count > 1, missing=found.missing,
-        )  # fmt: skip
+        return _Located(
+            members, keys, key_ends, found.ids is None and count > 1, found.missing
+        )
 
     def check(self, index: ShardIndex) -> None:
         """Check the fields of an index that was read.
@@ -264,6 +312,29 @@ class UserFormat:
             return np.ascontiguousarray(found)
 
         return decode
+
+
+def _as_tuples(missing: MissingValues) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Return missing values as an index file returns them: with tuples."""
+    return {name: (many, tuple(some)) for name, (many, some) in missing.items()}
+
+
+def _is_same(found: FieldIndex, known: FieldIndex) -> bool:
+    """Return whether two indexes of a field are the same, except for checksums."""
+    arrays = (
+        (getattr(found, name), getattr(known, name))
+        for name in ("begins", "sizes", "numbers", "values")
+    )
+    return [dict(head) for head in found.heads] == [dict(head) for head in known.heads] and all(
+        mine is its is None
+        or (
+            mine is not None
+            and its is not None
+            and (mine.dtype, mine.shape) == (its.dtype, its.shape)
+            and mine.tobytes() == its.tobytes()
+        )
+        for mine, its in arrays
+    )
 
 
 def _may_decode(name: str) -> bool:

@@ -127,7 +127,7 @@ def _evict_files(folder: Path, needed: int, exclude: Path) -> int:
                 freed += entry.size
                 _LOG.info("%s: removed from the cache, %d bytes", entry.path, entry.size)
         finally:
-            os.close(descriptor)
+            file_lock.unlock_and_close(descriptor)
     return freed
 
 
@@ -190,7 +190,7 @@ def remove_unused_copies(parent: Path, exclude: Path | None = None, depth: int =
                 _LOG.info("%s: removed from the cache", path.parent)
                 return True
         finally:
-            os.close(descriptor)
+            file_lock.unlock_and_close(descriptor)
     return False
 
 
@@ -261,7 +261,7 @@ def cache_lock(folder: Path, timeout: float) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            os.close(descriptor)
+            file_lock.unlock_and_close(descriptor)
 
 
 @contextmanager
@@ -358,14 +358,20 @@ def make_folder_error(folder: Path, error: OSError) -> CacheError:
 
 
 def move_into_place(partial: Path, path: Path, descriptor: int) -> None:
-    """Rename a downloaded file into place, unless its temporary name or the folder is gone."""
-    try_lock(descriptor, path, shared=True)  # other processes may open it from here on
-    if not is_still_at(descriptor, partial):
-        return
-    with suppress(FileNotFoundError):
-        os.replace(partial, path)
-    if not is_still_at(descriptor, path):  # the folder was removed and created again in between
-        path.unlink(missing_ok=True)
+    """Rename a downloaded file into place, unless its temporary name or the folder is gone.
+
+    Its lock becomes a shared one after that: the exclusive one ends for a moment then, in which
+    another process could get it, and would write to a file that still had its temporary name.
+    """
+    if is_still_at(descriptor, partial):
+        with suppress(FileNotFoundError):
+            os.replace(partial, path)
+        if not is_still_at(descriptor, path):  # the folder was removed and created again in between
+            path.unlink(missing_ok=True)
+    for _ in range(_MAX_TRIES):
+        if try_lock(descriptor, path, shared=True):  # other processes may open it from here on
+            break
+        time.sleep(POLL_SECONDS)
 
 
 def remove_orphan(partial: Path) -> None:
@@ -377,7 +383,7 @@ def remove_orphan(partial: Path) -> None:
         if try_lock(descriptor, partial) and is_still_at(descriptor, partial):
             partial.unlink(missing_ok=True)
     finally:
-        os.close(descriptor)
+        file_lock.unlock_and_close(descriptor)
 
 
 def lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
@@ -404,7 +410,7 @@ def lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
         if is_locked:
             if is_still_at(descriptor, partial):
                 return descriptor
-            os.close(descriptor)  # it was renamed into place, or removed
+            file_lock.unlock_and_close(descriptor)  # it was renamed into place, or removed
             continue
         written = os.fstat(descriptor).st_mtime_ns
         os.close(descriptor)

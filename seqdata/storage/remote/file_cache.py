@@ -24,6 +24,7 @@ from typing import Any
 
 from seqdata.errors import CacheError, CorruptShardError, DataError
 from seqdata.kernel.dispatch import get_kernel
+from seqdata.storage import file_lock
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.local_files import describe_limit, sync_file
 from seqdata.storage.remote.cache_folder import (
@@ -284,7 +285,8 @@ class FileCache:
         download_spec = DownloadSpec(
             self._files, request.name, size, request.sha256, stat, file_location, request.error
         )
-        while True:  # ends: the process that downloads it returns it
+        locked_since: float | None = None
+        while True:  # ends: the process that downloads it returns it, or loses its name
             folder = prepare_folder(self.remote.folder)
             path = folder / self._make_file_name(request, size, stat)
             cached = _open_cached(path, size, file_location, is_named=request.sha256 is not None)
@@ -294,6 +296,7 @@ class FileCache:
             cached = self._download(folder, path, download_spec, release, timeout)
             if cached is not None:
                 return cached
+            locked_since = _give_up_locked(path, locked_since, 2 * self.remote.stall_seconds)
 
     def drop(self, sha256: str, location: DataLocation) -> str:
         """Remove a damaged file; return a line about it, for an error.
@@ -449,6 +452,36 @@ def _open_cached(
         return _map_cached(path, descriptor, size, digest)
     finally:
         os.close(descriptor)
+
+
+def _give_up_locked(path: Path, since: float | None, seconds: float) -> float | None:
+    """Wait a moment for a file that is locked; after too long, remove its name.
+
+    The process that locked it, to remove it or to rename it into place, was stopped, or has left
+    the lock to a child process. The file is then downloaded again.
+
+    Args:
+        path: The file.
+        since: When it was found locked first; None: not yet.
+        seconds: Longest wait.
+
+    Returns:
+        When it was found locked first; None if it is not.
+    """
+    descriptor = open_cache_file(path)
+    if descriptor is None:
+        return None
+    try:
+        if try_lock(descriptor, path, shared=True):
+            return None
+    finally:
+        file_lock.unlock_and_close(descriptor)
+    now = time.monotonic()
+    if since is not None and now - since > seconds:
+        path.unlink(missing_ok=True)
+        return None
+    time.sleep(POLL_SECONDS)
+    return since or now
 
 
 def log_damage(path: Path, location: DataLocation) -> None:

@@ -90,6 +90,19 @@ def test_files_of_any_fields_and_formats_are_in_one():
     assert len(load_index_file(dump(*indexes), LOCATION)) == 5
 
 
+def test_the_time_of_a_file_is_stored_if_one_was_recorded():
+    indexes = [
+        make_index(shard="a"),
+        replace(make_index(shard="b"), modified=1_700_000_000_123_456_789),
+    ]
+    found = load(dump(*indexes))
+    assert [found[name].modified for name in "ab"] == [0, 1_700_000_000_123_456_789]
+    assert b"modified" not in dump(indexes[0])
+    name_ends = 1  # the number of an array with one more than there are files
+    with pytest.raises(CorruptShardError, match="invalid table"):
+        load(change(["groups", 0, "table", "modified"], name_ends, *indexes))
+
+
 def test_numbered_ids_are_not_stored():
     index = make_index(
         keys=np.empty(0, np.uint8), key_ends=make_int64(0, 0, 0, 0), is_numbered=True

@@ -1,0 +1,160 @@
+"""Misspelt keys and classes of a file for ``seqdata fit`` end in one short error."""
+
+import copy
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from seqdata.cli.app import app
+from tests.suite.samples import hours
+
+pytest.importorskip("jsonargparse")
+
+FORECAST = {
+    "seed_everything": 1,
+    "data": {
+        "class_path": "ForecastDataModule",
+        "init_args": {
+            "source": "load.parquet", "id": "site", "time": "time", "target": "load",
+            "context": 24, "horizon": 6, "split": {"train": "..2024-01-08"},
+        },
+    },
+    "model": {"class_path": "LSTMForecaster", "init_args": {"hidden": 4}},
+    "trainer": {"max_epochs": 1, "accelerator": "cpu", "logger": False},
+}  # fmt: skip
+SEQUENCES = {
+    **FORECAST,
+    "data": {
+        "class_path": "SequenceDataModule",
+        "init_args": {
+            "train": "load.parquet", "group": "site", "order": "time",
+            "batching": {"class_path": "windows", "init_args": {"size": 24}},
+            "statistics": {"load": {"class_path": "Robust", "init_args": {"by": "site"}}},
+        },
+    },
+}  # fmt: skip
+CLASS_KEYS = "Choose one of class_path, init_args, dict_kwargs"
+OF_DATA = "data.init_args"
+WINDOWS = f"{OF_DATA}.batching.init_args"
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["seqdata"])
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+
+
+def change(config, path, new, value=None):
+    """Return a configuration whose key ``path`` is called ``new``, or has another value."""
+    changed = copy.deepcopy(config)
+    *above, last = path.split("/")
+    section = changed
+    for key in above:
+        section = section[key]
+    if value is None:
+        section[new] = section.pop(last)
+    else:
+        section[last] = value
+    return changed
+
+
+def fit(config, *options, name="fit.yaml"):
+    """Run the command on a file and return its exit status and output."""
+    with open(name, "w") as file:
+        yaml.safe_dump(config, file)
+    done = CliRunner().invoke(app, ["fit", "--config", name, *options])
+    return done.exit_code, done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "path", "new", "expected"), [
+    (FORECAST, "trainer", "trainr", "there is no key 'trainr'; did you mean 'trainer'? Choose"),
+    (FORECAST, "seed_everything", "seed", "no key 'seed'. Choose one of config, seed_everything,"),
+    (FORECAST, "trainer/max_epochs", "max_epoch",
+     "trainer: there is no key 'max_epoch'; did you mean 'max_epochs'?\n"),
+    (FORECAST, "data/init_args", "init_arg",
+     f"data: there is no key 'init_arg'; did you mean 'init_args'? {CLASS_KEYS}"),
+    (FORECAST, "data/class_path", "clas_path",
+     f"data: there is no key 'clas_path'; did you mean 'class_path'? {CLASS_KEYS}"),
+    (FORECAST, "data/init_args/horizon", "horizn",
+     f"{OF_DATA}: ForecastDataModule has no argument 'horizn'; did you mean 'horizon'?\n"),
+    (FORECAST, "data/init_args/horizon", "zzz",
+     f"{OF_DATA}: ForecastDataModule has no argument 'zzz'. Choose one of source, id, time,"),
+    (FORECAST, "model/init_args/hidden", "hiden",
+     "model.init_args: LSTMForecaster has no argument 'hiden'; did you mean 'hidden'?"),
+    (SEQUENCES, "data/init_args/batching/init_args/size", "siz",
+     f"{WINDOWS}: Windows has no argument 'siz'; did you mean 'size'?\n"),
+    (SEQUENCES, "data/init_args/batching/init_args", "init_arg",
+     f"{OF_DATA}.batching: there is no key 'init_arg'; did you mean 'init_args'? {CLASS_KEYS}"),
+])  # fmt: skip
+def test_a_misspelt_key_is_named_with_its_file_and_the_nearest_key(config, path, new, expected):
+    status, output = fit(change(config, path, new))
+    assert status == 2
+    assert output.startswith("error: fit.yaml: ")
+    assert expected in output
+    assert len(output.splitlines()) == 1
+
+
+PATH = {"class_path": "seqdata.Windows", "init_args": {"strid": 2}}
+NESTED = {"class_path": "Segments", "init_args": {"policy": PATH, "batches": 2}}
+CALLBACK = {"class_path": "ModelCheckpoint", "init_args": {"monitr": "x"}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "path", "value", "expected"), [
+    (SEQUENCES, "data/init_args/batching", PATH,
+     f"{WINDOWS}: Windows has no argument 'strid'; did you mean 'stride'?"),
+    (SEQUENCES, "data/init_args/batching", NESTED,
+     f"{WINDOWS}.policy.init_args: Windows has no argument 'strid'; did you mean 'stride'?"),
+    (FORECAST, "trainer/callbacks", [CALLBACK],
+     "trainer.callbacks[0].init_args: ModelCheckpoint has no argument 'monitr'; did you mean"),
+    (FORECAST, "data/class_path", "ForecastDataModul",
+     "data.class_path: there is no class 'ForecastDataModul'; did you mean 'ForecastDataModule'?"),
+    (SEQUENCES, "data/init_args/batching/class_path", "window",
+     f"{OF_DATA}.batching.class_path: there is no class 'window'; did you mean 'windows'?"),
+])  # fmt: skip
+def test_a_misspelt_class_or_argument_of_a_nested_class_is_named(config, path, value, expected):
+    status, output = fit(change(config, path, "", value))
+    assert status == 2
+    assert output.startswith(f"error: fit.yaml: {expected}")
+    assert len(output.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_class_of_a_file_may_be_named_in_an_earlier_file():
+    fit(FORECAST, name="first.yaml")
+    second = {"model": {"init_args": {"hiden": 3}}}
+    with open("second.yaml", "w") as file:
+        yaml.safe_dump(second, file)
+    done = CliRunner().invoke(app, ["fit", "-c", "first.yaml", "--config=second.yaml"])
+    assert done.exit_code == 2
+    assert done.output.startswith("error: second.yaml: model.init_args: LSTMForecaster has no")
+
+
+@pytest.mark.slow
+def test_other_mistakes_in_a_file_are_told_without_a_page_of_usage():
+    status, output = fit(change(FORECAST, "trainer/max_epochs", "", "two"))
+    assert status == 2
+    assert output.startswith('error: seqdata fit: Parser key "trainer.max_epochs"')
+    assert "usage:" not in output
+    with open("broken.yaml", "w") as file:
+        file.write("data: [")
+    done = CliRunner().invoke(app, ["fit", "--config", "broken.yaml"])
+    assert done.exit_code == 2
+    assert done.output.startswith("error: seqdata fit: ")
+
+
+@pytest.mark.slow
+def test_an_invalid_value_of_a_datamodule_is_told_as_elsewhere():
+    hours().to_parquet("load.parquet", index=False)
+    status, output = fit(change(FORECAST, "data/init_args/horizon", "", -1))
+    assert status == 2
+    assert output.splitlines()[-1] == (
+        "error: forecast: `horizon` must be an integer of at least 1, but is -1"
+    )
+    statistics = {"load": {"class_path": "Robst"}}
+    status, output = fit(change(SEQUENCES, "data/init_args/statistics", "", statistics))
+    assert status == 2
+    assert "did you mean 'Robust'?" in output.splitlines()[-1]
