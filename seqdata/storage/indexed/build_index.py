@@ -23,13 +23,7 @@ from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.index_file import REMEDY
 from seqdata.storage.indexed.index_folder import DataIndex, name_index_file
 from seqdata.storage.indexed.indexed_format import IndexedFormat
-from seqdata.storage.indexed.shard_index import (
-    ENDS,
-    FieldIndex,
-    ShardIndex,
-    Siblings,
-    digest_ends,
-)
+from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import INDEX_FOLDER, MANY, LocalShard, Shard, map_shards
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
 from seqdata.storage.local_files import read_or_map
@@ -240,9 +234,6 @@ def make_shard_index(
     keys: NDArray[np.uint8],
     key_ends: NDArray[np.int64],
     last: int | None = None,
-    format_identity: str = "",
-    is_numbered: bool = False,
-    siblings: Siblings | None = None,
 ) -> ShardIndex:
     """Return the index of a file, with the checksums of all values.
 
@@ -254,9 +245,6 @@ def make_shard_index(
         key_ends: int64 (sequences+1,), offsets of ids in ``keys``.
         last: Offset of bytes near the end that differ between files, such as the last header; None:
             the end.
-        format_identity: See ``ShardIndex``, as the others.
-        is_numbered: Whether ids are generated.
-        siblings: The files that it was built with; None: there are none.
     """
     using = choose_algorithm()
     places = [(member.begins, member.sizes) for member in members.values()]
@@ -273,8 +261,7 @@ def make_shard_index(
             field: replace(member, sums=values, firsts=firsts)
             for (field, member), (values, firsts) in zip(members.items(), sums, strict=True)
         },
-        declared={}, keys=keys, key_ends=key_ends, format_identity=format_identity,
-        is_numbered=is_numbered, siblings=siblings or {},
+        declared={}, keys=keys, key_ends=key_ends,
     )  # fmt: skip
 
 

@@ -133,9 +133,10 @@ class UserFormat:
             for field, located in fields
         }  # fmt: skip
         keys, key_ends = _pack_keys(found, count, name, place)
-        return make_shard_index(
-            name, content, members, keys=keys, key_ends=key_ends, format_identity=self.identity,
-            is_numbered=found.ids is None and count > 1, siblings=sibling_facts(file),
+        index = make_shard_index(name, content, members, keys=keys, key_ends=key_ends)
+        return replace(
+            index, format_identity=self.identity, siblings=sibling_facts(file),
+            is_numbered=found.ids is None and count > 1,
         )  # fmt: skip
 
     def check(self, index: ShardIndex) -> None:
