@@ -189,7 +189,8 @@ class PluginHost:
         Raises:
             PluginError: If several packages claim the suffix.
         """
-        matches = [claim for claim in self.claims() if name.lower().endswith(claim.suffix)]
+        lowered = name.lower()
+        matches = [claim for claim in self.claims() if lowered.endswith(claim.suffix)]
         longest = max((len(claim.suffix) for claim in matches), default=0)
         matches = [claim for claim in matches if len(claim.suffix) == longest]
         if len(matches) > 1:

@@ -28,7 +28,12 @@ from seqdata.storage.arrow_columns import (
 )
 from seqdata.storage.fields import ID_FIELD, make_unknown_name_error
 from seqdata.storage.inputs import drop_index_columns, warn_left_out
-from seqdata.storage.logical_values import EncodedColumn, EncodedValues
+from seqdata.storage.logical_values import (
+    EncodedColumn,
+    EncodedValues,
+    view_integers,
+    view_numbers,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +166,7 @@ def find_groups(table: pa.Table, group: str, order: str | None = None) -> Groupe
         )
     encoded = compute.dictionary_encode(column)
     names = encoded.dictionary.to_pylist()
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    codes = view_numbers(encoded.indices)
     if order is None:
         _refuse_apart(group, names, codes)
         rows = np.arange(len(codes), dtype=np.int64)
@@ -328,7 +333,7 @@ def _find_dates(column: Any) -> NDArray[np.int64] | None:
     from pyarrow import types
 
     if types.is_timestamp(column.type) or types.is_date(column.type):
-        return _to_integers(column)
+        return view_integers(column)
     are_likely = _parse_dates(column.slice(0, 1))[0] is not None
     return _parse_dates(column)[0] if are_likely else None
 
@@ -367,22 +372,15 @@ def read_order_keys(name: str, column: Any, first_row: int = 0) -> NDArray[Any]:
             )
         return dates
     if types.is_temporal(type_):
-        return _to_integers(column)
+        return view_integers(column)
     if types.is_integer(type_) or types.is_floating(type_):
-        return np.asarray(column.to_numpy(zero_copy_only=False))
+        return view_numbers(column)
     if types.is_decimal(type_):
         return np.asarray(compute.rank(column, tiebreaker="dense").to_numpy())
     raise ConfigError(
         f"table: column {name!r} must hold {_ORDER_TYPES} to order rows, but is of type {type_}. "
         "Name another column, or convert it"
     )
-
-
-def _to_integers(column: Any) -> NDArray[np.int64]:
-    """Return the numbers that dates, times and durations are stored as."""
-    width = np.int64 if column.type.bit_width == 64 else np.int32
-    integers = column.view("int64" if width is np.int64 else "int32")
-    return np.asarray(integers.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
 
 
 def _parse_dates(column: Any) -> tuple[NDArray[np.int64] | None, str]:
@@ -392,7 +390,7 @@ def _parse_dates(column: Any) -> tuple[NDArray[np.int64] | None, str]:
     reason = ""
     for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):
         try:
-            return _to_integers(column.cast(pa.string()).cast(pa.timestamp(unit, zone))), ""
+            return view_integers(column.cast(pa.string()).cast(pa.timestamp(unit, zone))), ""
         except pa.ArrowInvalid as error:
             reason = reason or str(error)
     return None, reason
@@ -421,7 +419,7 @@ def _encode_changing(name: str, column: Any, grouped: GroupedRows) -> EncodedVal
     from pyarrow import compute
 
     encoded = compute.dictionary_encode(column)
-    codes = encoded.indices.to_numpy(zero_copy_only=False)[grouped.rows]
+    codes = view_numbers(encoded.indices)[grouped.rows]
     changes = np.flatnonzero(np.diff(codes)) + 1
     if np.isin(changes, grouped.offsets).all():
         return None

@@ -58,7 +58,7 @@ def replace_missing(table: pa.Table, missing: Missing | None, keys: Collection[s
         ConfigError: If ``missing`` is not a rule, or a column of integers cannot hold the number.
         DecodeError: If a value is missing that must not be, or no row is left.
     """
-    from pyarrow import types
+    from pyarrow import compute, types
 
     check_missing(missing)
     absent = {}
@@ -66,7 +66,7 @@ def replace_missing(table: pa.Table, missing: Missing | None, keys: Collection[s
         column = table.column(name)
         if column.null_count or types.is_floating(column.type):
             is_absent = column.is_null(nan_is_null=True)
-            if (count := int(is_absent.to_numpy().sum())) > 0:
+            if (count := compute.sum(is_absent, min_count=0).as_py()) > 0:
                 absent[name] = (is_absent, count)
     if not absent:
         return table

@@ -340,11 +340,15 @@ class RowTables:
                 has a value per timestep.
             DecodeError: If a value is missing.
         """
+        import pyarrow as pa
+
         check_missing(missing)
         rule: Missing = "nan" if missing in (None, "error") else missing  # counted elsewhere
         head = self.head()
         if has_steps:
-            head = head.append_column(_STEP, [np.arange(len(head))])
+            steps = pa.py_buffer(np.arange(len(head)))  # `pa.array` would import pandas
+            column = pa.Array.from_buffers(pa.int64(), len(head), [None, steps])
+            head = head.append_column(_STEP, column)
         rows = iter_groups(head, group, per_sequence, order, rule)
         fields = MemoryStore.of(rows, axes).fields
         return {name: field for name, field in fields.items() if name != _STEP}

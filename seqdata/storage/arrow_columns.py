@@ -29,6 +29,7 @@ from seqdata.storage.logical_values import (
     find_logical_type,
     holds_strings,
     view_integers,
+    view_numbers,
 )
 from seqdata.storage.packing import FieldMismatch
 
@@ -538,8 +539,7 @@ def _decode_numbers(
         return flat.reshape(len(array), size, *flat.shape[1:])
     if find_logical_type(array.type) is not None:
         return view_integers(array)
-    found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return found
+    return view_numbers(array)
 
 
 def refuse_nulls(

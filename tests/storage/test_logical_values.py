@@ -18,7 +18,12 @@ from seqdata.errors import ConfigError, DataError, DecodeError
 from seqdata.logical_types import Categories, Duration, Timestamp, parse_logical_type
 from seqdata.protocols import Field
 from seqdata.storage.arrow.store import open_arrow
-from seqdata.storage.logical_values import EncodedValues, convert_values, encode_values
+from seqdata.storage.logical_values import (
+    EncodedValues,
+    convert_values,
+    encode_values,
+    view_numbers,
+)
 from seqdata.storage.packing import FieldMismatch
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -370,3 +375,20 @@ def test_encoded_values_are_sliced():
     encoded = encode_values(["a", "b", "a"])
     assert isinstance(encoded[1:], EncodedValues)
     assert (encoded[1:].values.tolist(), encoded[0].shape, encoded.ndim) == ([1, 0], (), 1)
+
+
+@given(
+    data=st.data(), name=st.sampled_from(["int8", "uint16", "int64", "float16", "float32", "bool"])
+)
+def test_numbers_of_arrow_are_those_of_its_own_conversion(data, name):
+    size = data.draw(st.integers(0, 9))
+    raw = np.frombuffer(data.draw(st.binary(min_size=8 * size, max_size=8 * size)), np.uint8)
+    values = (raw[:size] & 1).astype(bool) if name == "bool" else raw.view(name)[:size]
+    absent = data.draw(st.none() | st.lists(st.booleans(), min_size=size, max_size=size))
+    first = data.draw(st.integers(0, size))
+    array = pa.array(values, mask=None if absent is None else np.array(absent, bool))[first:]
+    found, due = view_numbers(array), array.to_numpy(zero_copy_only=False)
+    assert found.dtype == due.dtype
+    assert found.tobytes() == due.tobytes() or due.dtype == object
+    assert found.tolist() == due.tolist() or due.dtype.kind == "f"
+    assert not len(array) or array.null_count or name == "bool" or not found.flags.writeable

@@ -317,7 +317,9 @@ def _sort(table: _Table, folder: Path | None) -> tuple[RowSteps, dict[str, Rows]
         make_rows, request.sort_bytes // 4,
     )  # fmt: skip
     with show_bar(request.progress, "sorting rows that are not in order", 2 * rows) as on_progress:
-        return sort_table(sorting, table.scan.counts, on_progress)
+        found = sort_table(sorting, table.scan.counts, on_progress)
+    release_memory()  # sorted rows are read without Arrow, which would keep it
+    return found
 
 
 def _finish_sorted(table: _Table, folder: Path) -> None:

@@ -38,7 +38,7 @@ class Codes:
         from pyarrow import types
 
         encoded = column if types.is_dictionary(column.type) else column.dictionary_encode()
-        indices = encoded.indices.to_numpy(zero_copy_only=False)
+        indices = RowTables.convert("codes", encoded.indices, 0, "error")
         found = encoded.dictionary.to_pylist()
         first = np.full(len(found), len(indices))
         changes = find_changes(indices)[::-1]  # the first of several is written last
@@ -284,7 +284,7 @@ def look_up(column: pa.Array, numbers: Mapping[Any, int]) -> NDArray[np.int32]:
 
     encoded = column if types.is_dictionary(column.type) else column.dictionary_encode()
     found = [numbers.get(value, -1) for value in encoded.dictionary.to_pylist()]
-    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    indices = RowTables.convert("codes", encoded.indices, 0, "error")
     codes: NDArray[np.int32] = np.array(found, dtype=np.int32)[indices]
     return codes
 

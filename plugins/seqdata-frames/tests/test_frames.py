@@ -405,3 +405,14 @@ def test_delta_needs_its_library(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigError, match=r"needs the package deltalake\. Run `pip install 'seqda"):
         open_store(tmp_path, backend=Frames(static="auto"), **BY)
+
+
+def test_opening_and_reading_a_table_import_no_pandas(tmp_path):
+    path = write(sales().drop(columns="open"), tmp_path / "t.parquet")
+    script = (
+        "import sys; from seqdata import open_store; from seqdata_frames import Frames; "
+        f"store = open_store({str(path)!r}, backend=Frames(), **{BY!r}); store[0]; "
+        "sys.exit('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=300)
+    assert done.returncode == 0

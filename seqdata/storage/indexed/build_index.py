@@ -329,7 +329,7 @@ def compute_checksums(
 
 
 def _are_few(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-    return len(begins) <= _FEW and int(sizes.max(initial=0)) <= CHECKSUM_BYTES
+    return len(begins) <= _FEW and max(sizes.tolist(), default=0) <= CHECKSUM_BYTES
 
 
 def _compute_few_sums(

@@ -333,7 +333,9 @@ def check_missing(found: FileIndex, count: int, where: str) -> None:
             )
 
 
-def check_extents(extents: Extents, count: int, size: int, where: str, place: DataLocation) -> None:
+def check_extents(
+    extents: Extents, count: int, size: int, where: str, place: DataLocation, field: str
+) -> None:
     """Raise if the extents of a field are invalid.
 
     Args:
@@ -341,7 +343,8 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
         count: Number of sequences.
         size: Size of the file in bytes.
         where: The format's method and the field, for errors of the format.
-        place: The field in the file, for errors of the file.
+        place: The file, for errors of the file.
+        field: Name of the field.
 
     Raises:
         PluginError: If they are.
@@ -365,7 +368,7 @@ def check_extents(extents: Extents, count: int, size: int, where: str, place: Da
             where, "extents must begin at 0 or later, and end where they begin or later",
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
-    _check_inside(begins, ends, size, place)
+    _check_inside(begins, ends, size, place, field)
     if extents.axis is not None and not (isinstance(extents.axis, str) and extents.axis):
         raise _make_error(where, "`axis` must be a string, not empty, or None", extents.axis)
     if extents.lengths is not None:
@@ -427,6 +430,8 @@ def _check_values(values: NDArray[Any], dtype: np.dtype[Any], where: str) -> Non
     must = f"`values` must be representable as {dtype.name}"
     if values.dtype.kind not in "biuf":
         raise _make_error(where, must, f"{values.dtype}")
+    if values.dtype == dtype:
+        return
     with np.errstate(all="ignore"):
         converted = values.astype(dtype)
     same = (converted == values) | ((converted != converted) & (values != values))
@@ -436,12 +441,14 @@ def _check_values(values: NDArray[Any], dtype: np.dtype[Any], where: str) -> Non
         raise _make_error(where, must, values[~same].flat[0].item())
 
 
-def _check_inside(begins: NDArray[Any], ends: NDArray[Any], size: int, place: DataLocation) -> None:
+def _check_inside(
+    begins: NDArray[Any], ends: NDArray[Any], size: int, place: DataLocation, field: str
+) -> None:
     outside = (begins >= 0) & (ends > size)
     if outside.any():
         at = int(np.argmax(outside))
         begin, end = int(begins[at]), int(ends[at])
-        raise replace(place, offset=begin, length=end - begin).make_error(
+        raise replace(place, field=field, offset=begin, length=end - begin).make_error(
             CorruptShardError,
             f"the values of its sequence {at} must end inside the {size} bytes of the file, but "
             f"end at {end}: it is cut off. Restore it; if it is complete, report it to the "

@@ -104,11 +104,12 @@ def dump_index_files(indexes: Iterable[ShardIndex]) -> Iterator[bytes]:
     piece: list[ShardIndex] = []
     size = 0
     for index in indexes:
-        if piece and size + _count_bytes(index) > PIECE_BYTES:
+        added = _count_bytes(index)
+        if piece and size + added > PIECE_BYTES:
             yield _dump(piece)
             piece, size = [], 0
         piece.append(index)
-        size += _count_bytes(index)
+        size += added
     yield _dump(piece)
 
 

@@ -451,9 +451,10 @@ class DataIndex:
 
     def folder(self, shard: Shard) -> FolderIndex:
         """Return the index of the folder of a file; each is read once."""
-        if shard.folder not in self._folders:
-            self._folders[shard.folder] = FolderIndex(shard, self.file_format)
-        return self._folders[shard.folder]
+        folder = self._folders.get(shard.folder)
+        if folder is None:
+            folder = self._folders[shard.folder] = FolderIndex(shard, self.file_format)
+        return folder
 
     def get(self, shard: Shard) -> ShardIndex | None:
         """Return the index of a file; see ``FolderIndex.get``."""

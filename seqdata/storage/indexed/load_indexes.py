@@ -248,20 +248,22 @@ def check_listed(
         IncompleteDatasetError: If the list is missing.
         FingerprintMismatch: If it is of another file.
     """
+    if listed is None and not (index is not None and index.declared):
+        return
     location = replace(location, file_kind=f"index of shard {location.shard}")
-    if listed is None and index is not None and index.declared:
+    if listed is None:
         raise location.make_error(
             IncompleteDatasetError,
             f"is from a writer that records all of its shards in {LIST_FILE}, but "
             "that list is missing: the write was not completed, or not everything was copied. "
             "Copy the list, or rebuild the index with `seqdata index --rebuild`",
         )
-    if listed is not None and index is None:
+    if index is None:
         raise location.make_error(
             MissingShardError,
             "is not there. Rebuild it with `seqdata verify --repair-index`, or restore it",
         )
-    if listed is not None and index is not None and index.sha256 != listed.sha256:
+    if index.sha256 != listed.sha256:
         raise location.make_error(
             FingerprintMismatch,
             f"must be of the shard with sha256 {listed.sha256[:16]} that was written, but "

@@ -105,7 +105,7 @@ class SmallFiles:
         self._files = fields.files
         self._by_name = fields.indexed_fields
         self._fields = fields.fields
-        self._paths = [shard.path for shard in fields.files.shards if isinstance(shard, LocalShard)]
+        self._shards = [each for each in fields.files.shards if isinstance(each, LocalShard)]
         self._starts = np.array(fields.layout.shard_offsets, dtype=np.int64)
         self._members: Mapping[str, FieldIndex] = {
             name: join_fields([index.members[name] for index in fields.files.indexes])
@@ -188,7 +188,7 @@ class SmallFiles:
         tables = [field.table for field in needed]
         for row, shard in enumerate(shards.tolist()):
             where = self._files.locate_shard(shard)
-            with open_file(self._paths[shard], where) as (descriptor, size):
+            with open_file(self._shards[shard].path, where) as (descriptor, size):
                 check_size(size, self._files.indexes[shard], where)
                 for table in tables:
                     at, base, count = table[row]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -171,7 +172,7 @@ class UserFormat:
         fields = list(found.fields.items())
         for field, located in fields:
             where = f"{self._describe_place(name)}, field {field!r}"
-            check_extents(located, count, file.size, where, replace(place, field=field))
+            check_extents(located, count, file.size, where, place, field)
         check_has_axis(found, self._describe_place(name))
         check_missing(found, count, self._describe_place(name))
         members = {
@@ -184,9 +185,7 @@ class UserFormat:
             for field, located in fields
         }  # fmt: skip
         keys, key_ends = _pack_keys(found, count, name, place)
-        return _Located(
-            members, keys, key_ends, found.ids is None and count > 1, found.missing
-        )
+        return _Located(members, keys, key_ends, found.ids is None and count > 1, found.missing)
 
     def check(self, index: ShardIndex) -> None:
         """Check the fields of an index that was read.
@@ -218,8 +217,9 @@ class UserFormat:
             DecodeError: If two files have different fields.
         """
         first = opened.indexes[0]
+        heads = {name: member.heads[0] for name, member in first.members.items()}
         for i, index in enumerate(opened.indexes):
-            _check_alike(opened, i, index, first, self._remedy_for_dtypes)
+            _check_alike(opened, i, index, heads, self._remedy_for_dtypes)
         return [
             self._make_indexed_field(opened, name, first.members[name]) for name in first.members
         ]
@@ -398,8 +398,7 @@ def _pack_keys(
             f"must have ids that are UTF-8 text, but has others ({error}). Report it to the "
             "author of the format",
         ) from error
-    ends = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum([len(key) for key in raw], out=ends[1:])
+    ends = np.array([0, *itertools.accumulate(map(len, raw))], dtype=np.int64)
     empty = [number for number, key in enumerate(raw) if not key]
     if empty:
         raise replace(place, sequence=empty[0]).make_error(
@@ -409,15 +408,21 @@ def _pack_keys(
 
 
 def _check_alike(
-    opened: OpenedFiles, i: int, index: ShardIndex, first: ShardIndex, remedy: str
+    opened: OpenedFiles, i: int, index: ShardIndex, must: Mapping[str, Any], remedy: str
 ) -> None:
     """Raise if a file has other fields than the first; their storage may differ.
+
+    Args:
+        opened: All files.
+        i: Index of the file.
+        index: Its index.
+        must: Field -> its head in the first file.
+        remedy: The advice for other dtypes.
 
     Raises:
         DecodeError: If it has.
     """
     mine = {name: member.heads[0] for name, member in index.members.items()}
-    must = {name: member.heads[0] for name, member in first.members.items()}
     if mine.keys() != must.keys():
         raise replace(opened.locate_shard(i), verify=False).make_error(  # its bytes may be right
             DecodeError,

@@ -20,7 +20,7 @@ from seqdata.storage.indexed.file_format import (
     value_sizes,
 )
 
-PLACE = DataLocation(dataset="data", file="a.rec", field="x")
+PLACE = DataLocation(dataset="data", file="a.rec")
 
 
 def make(**changes):
@@ -30,12 +30,12 @@ def make(**changes):
 
 
 def test_valid_extents_pass():
-    check_extents(make(), 2, 12, "w", PLACE)
-    check_extents(make(begins=[-1, 4], ends=[-1, 12]), 2, 12, "w", PLACE)
-    check_extents(make(shape=(1,), lengths=np.array([1, 2])), 2, 12, "w", PLACE)
-    check_extents(make(dtype="str", axis=None), 2, 12, "w", PLACE)
-    check_extents(make(axis=None, values=np.zeros(2)), 2, 12, "w", PLACE)
-    check_extents(make(begins=np.zeros(2, np.uint64)), 2, 12, "w", PLACE)
+    check_extents(make(), 2, 12, "w", PLACE, "x")
+    check_extents(make(begins=[-1, 4], ends=[-1, 12]), 2, 12, "w", PLACE, "x")
+    check_extents(make(shape=(1,), lengths=np.array([1, 2])), 2, 12, "w", PLACE, "x")
+    check_extents(make(dtype="str", axis=None), 2, 12, "w", PLACE, "x")
+    check_extents(make(axis=None, values=np.zeros(2)), 2, 12, "w", PLACE, "x")
+    check_extents(make(begins=np.zeros(2, np.uint64)), 2, 12, "w", PLACE, "x")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_valid_extents_pass():
 )
 def test_what_cannot_be_is_named(changes, text):
     with pytest.raises(PluginError, match=f"^Format.index.*{text}.*Report it to"):
-        check_extents(make(**changes), 2, 12, "Format.index('a'), field 'x'", PLACE)
+        check_extents(make(**changes), 2, 12, "Format.index('a'), field 'x'", PLACE, "x")
 
 
 @pytest.mark.parametrize(
@@ -138,17 +138,17 @@ def test_what_cannot_be_is_named(changes, text):
     ],
 )  # fmt: skip
 def test_values_that_their_dtype_holds_are_taken(dtype, values):
-    check_extents(make(dtype=dtype, axis=None, values=values), 2, 12, "w", PLACE)
+    check_extents(make(dtype=dtype, axis=None, values=values), 2, 12, "w", PLACE, "x")
 
 
 def test_a_file_without_sequences_may_have_empty_arrays_of_any_dtype():
-    check_extents(make(begins=np.array([]), ends=np.array([])), 0, 12, "w", PLACE)
+    check_extents(make(begins=np.array([]), ends=np.array([])), 0, 12, "w", PLACE, "x")
 
 
 def test_values_that_end_after_the_file_say_that_it_is_cut_off():
-    check_extents(make(begins=[-1, 4], ends=[99, 12]), 2, 12, "w", PLACE)
+    check_extents(make(begins=[-1, 4], ends=[99, 12]), 2, 12, "w", PLACE, "x")
     with pytest.raises(CorruptShardError) as caught:
-        check_extents(make(ends=[4, 13]), 2, 12, "w", PLACE)
+        check_extents(make(ends=[4, 13]), 2, 12, "w", PLACE, "x")
     assert str(caught.value) == (
         'data ("a.rec"), field "x", bytes 4..13: the values of its sequence 1 must end inside '
         "the 12 bytes of the file, but end at 13: it is cut off. Restore it; if it is complete, "
@@ -179,7 +179,7 @@ def test_begins_that_cannot_be_counted_are_named(begins):
 def test_extents_that_are_no_array_are_named(name):
     extents = Extents(**{"begins": [0, 4], "ends": [4, 12], "dtype": "u1", name: [[1], [2, 3]]})
     with pytest.raises(PluginError, match=rf"^w: `{name}` must be an array, but cannot become"):
-        check_extents(extents, 2, 12, "w", PLACE)
+        check_extents(extents, 2, 12, "w", PLACE, "x")
 
 
 @pytest.mark.parametrize("ids", [3, "ab", b"ab", iter("ab"), np.array("ab")])
