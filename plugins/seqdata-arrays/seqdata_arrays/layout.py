@@ -185,8 +185,7 @@ class Layout:
         fields: Field along an axis -> positions of its sequences.
         values: Field of numbers per sequence -> (n, *shape).
         texts: Field of strings per sequence -> n strings.
-        missing: Attribute that only some recordings have, so that it does not become a field ->
-            number and some indices of the others.
+        missing: Attribute that only some recordings have -> number and some indices of the others.
     """
 
     ids: Sequence[str] | None
@@ -526,10 +525,7 @@ def _assign_axes(layout: Layout, options: ArrayOptions) -> Layout:
                 f"fields along axis {axis!r}, but has {mine[at]}. Correct `axes`"
             )
         axes[name] = axis
-    fields = {
-        name: LaidField(laid.arrays, laid.which, laid.firsts, laid.stops, axes[name])
-        for name, laid in layout.fields.items()
-    }
+    fields = {name: replace(laid, axis=axes[name]) for name, laid in layout.fields.items()}
     return replace(layout, fields=fields)
 
 
@@ -553,19 +549,14 @@ def _check_numbers(node: ArrayNode) -> None:
 
 
 def _check_alike(name: str, nodes: Sequence[ArrayNode], *, is_whole: bool) -> None:
-    first = nodes[0]
-    skipped = 0 if is_whole else 1
+    first, skipped = nodes[0], 0 if is_whole else 1
+
+    def describe(node: ArrayNode) -> tuple[Any, ...]:
+        dtype = None if node.dtype is None else node.dtype.newbyteorder("=")
+        return dtype, len(node.shape), node.shape[skipped:]
+
     for node in nodes:
-        is_same = (
-            node.dtype is not None
-            and first.dtype is not None
-            and (
-                node.dtype.newbyteorder("=") == first.dtype.newbyteorder("=")
-                and len(node.shape) == len(first.shape)
-                and node.shape[skipped:] == first.shape[skipped:]
-            )
-        )
-        if not is_same:
+        if node.dtype is None or describe(node) != describe(first):
             _refuse(
                 f"field {name!r} must be {first.kind} {list(first.shape)} as in {first.path!r} in "
                 f"every recording, but is {node.kind} {list(node.shape)} in {node.path!r}. Name "
