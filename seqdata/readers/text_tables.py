@@ -256,8 +256,8 @@ def _read_json_file(path: str, names: Sequence[str]) -> pa.Table:
 
     if (encoding := _detect_encoding(path)) != "utf8":
         raise DecodeError.at(
-            f"file {path!r}: must be text in UTF-8, but is in {encoding.upper()}. Convert it, for "
-            "example by `iconv -t UTF-8`",
+            f"file {path!r}: must be UTF-8 text, but is in {encoding.upper()}. Convert it, for "
+            "example with `iconv -t UTF-8`",
             file=path,
         )
     try:

@@ -253,7 +253,7 @@ BOTH = (
             {"code": TBPTT(2, 3, continuous=True), "prose": TBPTT(2, 3)}, {},
             "all or none be `continuous`, but are",
         ),
-        ({"code": TBPTT(2, 3, 2), "prose": TBPTT(2, 3)}, {}, "one overlap .*'code': 'overlap 1"),
+        ({"code": TBPTT(2, 3, 2), "prose": TBPTT(2, 3)}, {}, "same overlap .*'code': 'overlap 1"),
         (
             {"code": TBPTT(2, 3, segments=True, jitter=True), "prose": TBPTT(2, 3)}, {},
             "part 'code' must be without `jitter`",

@@ -77,7 +77,7 @@ def test_of_a_lane_that_several_ranks_have_the_last_state_counts():
 
 def test_tables_of_other_batches_cannot_be_merged():
     ranks = [table_of([0], number=4).as_dict(), table_of([1], number=5).as_dict()]
-    with pytest.raises(ResumeError, match=r"equal on all ranks, but is \[\(2, 4\), \(2, 5\)\]"):
+    with pytest.raises(ResumeError, match=r"the same on all ranks, but is \[\(2, 4\), \(2, 5\)\]"):
         merge_tables(ranks, 0)
 
 

@@ -49,7 +49,9 @@ def test_numbers_are_integers_in_one_dimension(numbers):
 def test_lists_of_different_lengths_are_neither_numbers_nor_a_mask():
     with pytest.raises(ConfigError, match="integers in one dimension, but are lists of different"):
         check_numbers([[0], [0, 1]], 10)
-    with pytest.raises(ConfigError, match=r"bool of \(2,\), but are lists of different lengths"):
+    with pytest.raises(
+        ConfigError, match=r"bool of shape \(2,\), but are lists of different lengths"
+    ):
         check_mask([[True], [True, False]], 2)
 
 
@@ -66,7 +68,9 @@ def test_one_number_may_count_from_the_end():
 @pytest.mark.parametrize("mask", [[True], [1, 0], [[True, False]], True])
 def test_a_mask_has_a_bool_for_each_sequence(mask):
     assert check_mask([True, False], 2).tolist() == [True, False]
-    with pytest.raises(ConfigError, match=r"`mask` must be bool of \(2,\), but is .*use `take`"):
+    with pytest.raises(
+        ConfigError, match=r"`mask` must be bool of shape \(2,\), but is .*use `take`"
+    ):
         check_mask(mask, 2)
 
 

@@ -114,7 +114,7 @@ def test_numbers_that_cannot_be_taken_are_an_error(wanted, text):
 @pytest.mark.parametrize("mask", [[True], [1, 0, 1], [[True] * 3]])
 def test_a_mask_that_does_not_fit_is_an_error(mask):
     with pytest.raises(
-        ConfigError, match=r"where: `mask` must be bool of \(3,\), but is .* of shape"
+        ConfigError, match=r"where: `mask` must be bool of shape \(3,\), but is .* of shape"
     ):
         made(3).where(mask)
 

@@ -162,9 +162,10 @@ def _check_plain(table: Any, shown: str) -> None:
     )
     if not is_plain or partitions:
         why = f"has the partitions {', '.join(partitions)}"
-        if not is_plain:
-            needs = ", ".join(sorted(features - _PLAIN_FEATURES)) or protocol.min_reader_version
-            why = f"requires readers that support {needs}"
+        if protocol.min_reader_version not in (1, 3):
+            why = f"requires a reader of version {protocol.min_reader_version}"
+        elif not is_plain:
+            why = f"requires readers that support {', '.join(sorted(features - _PLAIN_FEATURES))}"
         raise ConfigError(
             f"frames: {shown} must be a Delta table whose rows can be read from its files, but "
             f"{why}. {_AS_STREAM}"

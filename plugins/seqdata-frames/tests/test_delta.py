@@ -137,9 +137,9 @@ REFUSED = {
         ['"minReaderVersion":1,"minWriterVersion":2',
          '"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"],'
          '"writerFeatures":["deletionVectors"]'],
-        r"needs of its readers: deletionVectors\. Pass",
+        r"requires readers that support deletionVectors\. Pass",
     ),
-    "renamed": (['"minReaderVersion":1', '"minReaderVersion":2'], r"its readers: 2\. Pass"),
+    "renamed": (['"minReaderVersion":1', '"minReaderVersion":2'], r"a reader of version 2\. Pass"),
     "clone": (['"path":"part', '"path":"s3://b/part'], r"in its folder, but has s3://b/part"),
     "above": (['"path":"part', '"path":"../part'], r"in its folder, but has \.\./part"),
 }  # fmt: skip

@@ -273,7 +273,7 @@ def test_a_missing_file_of_a_saved_data_set_is_an_error(tmp_path):
     write(tmp_path / "state.json", json.dumps(state))
     assert texts_of(open_store(tmp_path, backend=Text("bytes"))) == ["a", "a"]
     (tmp_path / names[0]).unlink()
-    with pytest.raises(DataError, match=r"for 'state.json' names it"):
+    with pytest.raises(DataError, match=r"since 'state.json' names it"):
         open_store(tmp_path, backend=Text("bytes"))
 
 

@@ -154,7 +154,9 @@ def test_ids_may_be_kept_as_a_field(tmp_path):
 def test_what_the_error_of_a_key_says_keeps_ids_that_are_no_field(tmp_path):
     rows = [{"id": "a.b", "x": [1]}, {"id": "a.c", "x": [2]}]
     source = open_store(rows).select("x")
-    with pytest.raises(DecodeError, match=r"pass `key=''`$"):
+    with pytest.raises(
+        DecodeError, match=r"or pass `key=''` to number the samples and keep ids as a field$"
+    ):
         write_store(tmp_path / "s", source, format="webdataset")
     store = write_store(tmp_path / "s", source, format="webdataset", key="")
     assert [row["id"] for row in store] == ["a.b", "a.c"]

@@ -141,9 +141,8 @@ def test_a_flipped_bit_is_an_error_that_says_everything(root, filled):
     assert str(caught.value).split("\n")[:2] == [
         f'{root} shard 1 ("{file}"), sequence 5 ("u5"), field "x", '
         f"bytes {place - 9}..{place + 11}: must have crc32c {sums[0]:08x} "
-        f"by 'part-00001.crc', but has {sums[1]:08x}: the shard or that file is damaged. Restore "
-        "it, or write the store "
-        "again",
+        f"as in 'part-00001.crc', but has {sums[1]:08x}: the shard or that file is damaged. "
+        "Restore it, or write the store again",
         f"  Verify: seqdata verify {root} --shard 1.",
     ]
 
