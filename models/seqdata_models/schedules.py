@@ -32,7 +32,7 @@ class Cosine(LambdaLR):
         self._go_to(done)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after the updates of a saved schedule, over the updates of this fit."""
+        """Restore the initial rates and the number of updates; the total stays this fit's."""
         self.base_lrs = state_dict["base_lrs"]
         self._go_to(state_dict["last_epoch"])
 
@@ -65,7 +65,7 @@ class OneCycle(OneCycleLR):
             self.last_epoch, self._step_count = self.last_epoch + 1, self._step_count + 1
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after the updates of a saved schedule, over the updates of this fit."""
+        """Restore the number of updates so far; the total number stays that of this fit."""
         self._go_to(state_dict["last_epoch"])
 
     def _go_to(self, update: int) -> None:

@@ -172,7 +172,7 @@ class TrainRun:
         return IterationStart(run_position, schedule, is_inspection=True)
 
     def add_context(self, exception: BaseException, replay_hint: Callable[[int, int], str]) -> None:
-        """Add the batch to an exception of a training step.
+        """Add a note with the batch and the command to replay it to an exception of a step.
 
         Args:
             exception: The exception.
@@ -242,7 +242,7 @@ class TrainRun:
         """Continue at a saved position.
 
         Raises:
-            ResumeError: If the plan is another, or limits of the Trainer hold other batches.
+            ResumeError: If the plan is another, or the Trainer's limits select different batches.
             ConfigError: If the rest of the epoch has padding rows that the output does not mark.
         """
         options = self._sources.options

@@ -227,7 +227,7 @@ class LoaderIterator:
 
 
 def add_evaluation_context(trainer: Trainer | None, exception: BaseException) -> None:
-    """Add the batch to an exception of a validation, test or prediction step."""
+    """Add a note with the batch to an exception of a validation, test or prediction step."""
     loader = None if trainer is None else find_evaluated_loader(trainer)
     if loader is not None and isinstance(exception, Exception):
         exception.add_note(f"in {_describe_batch(loader)}")

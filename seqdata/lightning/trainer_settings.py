@@ -1,8 +1,8 @@
 """Settings of a Trainer in steps or seconds, whose effect depends on the number of ranks.
 
-The steps of an epoch hold other batches on another number of ranks, and clocks differ from run to
-run. The number of steps of an update is set such that it holds the same batches; limits by which a
-run would end or validate elsewhere are refused or warned of before the first batch.
+The steps of an epoch have different batches on another number of ranks, and clocks differ from run
+to run. The number of steps of an update is set such that it holds the same batches; limits by which
+a run would end or validate elsewhere are refused or warned of before the first batch.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def set_accumulation(trainer: Trainer, batches: int, lanes: int, *, is_repeated:
 
 
 def check_limits(trainer: Trainer, saved_size: int, size: int) -> None:
-    """Raise if limits of the Trainer hold other batches than in the run that saved a state.
+    """Raise if the Trainer's limits select different batches than in the run that saved a state.
 
     Args:
         trainer: The Trainer.

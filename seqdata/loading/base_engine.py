@@ -1,4 +1,4 @@
-"""The base of engines, which play epochs for one rank.
+"""The base of engines, which iterate over epochs for one rank.
 
 An engine has no position: each iteration is told where to begin, so that a resume costs no more
 than a start. Place in the flow: between the Loader or the DataModule, which keep the position, and
@@ -199,7 +199,7 @@ class BaseEngine(ABC):
         index: The lengths that are planned.
         num_batches: Number of batches of the first epoch, and of every epoch unless they vary.
         segments: The run's segments, where weights may change; None without segments.
-        order: Number of ranks that steps are balanced for, if it is not that of the world.
+        order: The number of ranks that steps are balanced for, and its epoch (``RankOrder``).
     """
 
     index: SequenceIndex

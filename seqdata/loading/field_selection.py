@@ -532,15 +532,16 @@ def check_dummy_marks(
     num_left: int,
     marks_rows: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Raise ConfigError if some of ``num_left`` batches leave a rank with padding rows.
+    """Raise ConfigError if ranks will have padding rows that the output does not mark.
 
     Args:
-        output: The output, which does not mark padding rows.
+        output: The output, none of whose selected attributes marks padding rows.
         fields: Names of the fields of the data.
         options: The ranks, and the treatment of ranks without a batch in the last step.
         lanes: Number of lanes; 0 if batches are divided among ranks.
         num_left: Number of remaining batches.
-        marks_rows: Function that returns whether the output marks rows by itself.
+        marks_rows: Function that returns whether the result of the user's ``as_batch`` marks
+            padding rows all the same; called only if there are any.
     """
     size = options.world.size
     missing = max(0, size - lanes) if lanes else -num_left % size * (options.tail == "fill")

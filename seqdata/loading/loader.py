@@ -316,8 +316,8 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, as a ``DistributedSampler`` has it; seldom needed.
 
-        A loaded position in the middle of that epoch is kept: the iteration plays its rest. A
-        ``SeqDataWarning`` says if a loaded position is left for another epoch.
+        A loaded position in the middle of that epoch is kept: the iteration continues with its
+        rest. A ``SeqDataWarning`` says if a loaded position is left for another epoch.
 
         Args:
             epoch: Index of the epoch, from 0.

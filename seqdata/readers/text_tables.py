@@ -482,7 +482,7 @@ def _find_doubtful_columns(table: pa.Table) -> list[str]:
 
 
 def _refuse_doubtful(name: str, column: Any, texts: Any) -> None:
-    """Raise if a parser of CSV made other numbers than a file has.
+    """Raise if the CSV parser changed the value of a number or boolean.
 
     Args:
         name: The name of the column.

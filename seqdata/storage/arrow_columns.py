@@ -94,7 +94,7 @@ integers with a logical type, one or a list of any length per row."""
 
 
 def infer_column_type(type_: pa.DataType) -> ColumnType | None:
-    """Return the content of a column by its type; None if it cannot be a field."""
+    """Return the properties of a column of this type; None if it cannot be a field."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(type_, BaseExtensionType):
@@ -123,9 +123,10 @@ def infer_column_type(type_: pa.DataType) -> ColumnType | None:
 
 
 def _infer_extension_type(type_: Any) -> ColumnType | None:
-    """Return the content of a column of an extension type: its storage, unless Arrow says more.
+    """Return the properties of a column of an extension type; None if it cannot be a field.
 
-    See "Canonical Extension Types" of the Arrow specification.
+    ``bool8`` and ``fixed_shape_tensor`` are read as Arrow defines them, other types as their
+    storage. See "Canonical Extension Types" of the Arrow specification.
     """
     storage_type = infer_column_type(type_.storage_type)
     if storage_type is None:

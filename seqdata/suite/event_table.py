@@ -75,7 +75,7 @@ class EventTable:
             raise ConfigError(must_be("events: `time_delta`", "'log1p' or None", found))
 
     def __call__(self, store: SequenceStore) -> tuple[SequenceStore, list[str]]:
-        """Return the prepared store and notes on its preparation; a large one is written once.
+        """Return the prepared store and notes on its preparation; a large one is cached.
 
         Raises:
             ConfigError: If a field does not exist, or its type is not supported.

@@ -29,7 +29,7 @@ from seqdata.storage.remote.cache_folder import cache_lock
 from seqdata.storage.views import SequenceStore, View
 
 MEMORY_BYTES = 256 << 20
-"""Bytes of the columns of a table; a larger one is prepared in parts and written once."""
+"""Bytes of the columns of a table; a larger one is prepared in parts and cached."""
 PART_BYTES = 16 << 20
 """Bytes of the columns of a part; a longer sequence is a part of its own."""
 _SHARD_BYTES = 64 << 20  # a shard is in memory until it is written
@@ -44,22 +44,15 @@ _MOST_SECONDS = 86_400.0  # that a process waits for another one that writes
 
 @dataclass(frozen=True, slots=True)
 class WriteOnce:
-    """Writes a store once, by its fingerprint; a ``prepare`` of ``SequenceDataModule``.
-
-    Args:
-        folder: Folder of such stores; None: in the user's cache.
-    """
-
-    folder: str | None = None
+    """Writes a store to the user's cache, once per fingerprint; a ``prepare`` of a DataModule."""
 
     def __call__(self, store: Any) -> tuple[SequenceStore, list[str]]:
         """Return the written store and notes on it. Other processes wait for the first one."""
-        root = None if self.folder is None else Path(self.folder)
-        location = _make_location(root, f"{store.fingerprint}{get_version(store) or ''}")
+        location = _make_location(f"{store.fingerprint}{get_version(store) or ''}")
         with cache_lock(location.parent, _MOST_SECONDS):
             if (location / MANIFEST).is_file():
                 return open_store(location), [f"read from {location}, where it was written before"]
-            return write_store(location, store), [f"written once to {location}"]
+            return write_store(location, store), [f"cached in {location}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +97,7 @@ def prepare_store(
     options: str,
     start: Callable[[Sequence[SequenceStore]], Preparation],
 ) -> tuple[SequenceStore, list[str]]:
-    """Return a prepared store and notes on its preparation; a large one is written once.
+    """Return a prepared store and notes on its preparation; a large one is cached.
 
     A store whose data is in memory already is prepared there. Warnings of the preparation are shown
     again whenever the written store is opened.
@@ -126,13 +119,13 @@ def prepare_store(
         _show_warnings(summary)
         return in_memory, [*summary.notes, *([_NOTE_OF_STREAM] if len(starts) > 1 else [])]
     key = f"{_VERSION}\n{store.fingerprint}\n{version}\n{options}"
-    location = _make_location(None, key)
+    location = _make_location(key)
     report = location.parent / _REPORT
     with cache_lock(location.parent, _MOST_SECONDS):
         known = read_with_digest(report)
         if known is None or not (location / MANIFEST).is_file():
             known = _write_parts(location, _Parts(store, starts), start)
-            notes = [f"prepared in {len(starts)} parts, and written once to {location}"]
+            notes = [f"prepared in {len(starts)} parts, and cached in {location}"]
         else:
             notes = [f"read from {location}, where it was prepared before"]
         summary = Summary(**json.loads(known))
@@ -203,14 +196,14 @@ def _is_in_memory(store: Store) -> bool:
     return isinstance(base, SupportsCopy) and base.is_copied_to_workers
 
 
-def _make_location(root: Path | None, key: str) -> Path:
-    root = cache_folder() / "stores" if root is None else root
+def _make_location(key: str) -> Path:
+    root = cache_folder() / "stores"
     location = root / hashlib.sha256(key.encode()).hexdigest()[:32] / "store"
     try:
         location.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CacheError(
-            f"{root}: must be writable to keep a store that is written once, but is not "
+            f"{root}: must be writable, because the prepared data is cached there, but is not "
             f"({error.strerror}). Set SEQDATA_CACHE to a writable folder"
         ) from error
     return location

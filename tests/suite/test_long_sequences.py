@@ -95,7 +95,7 @@ def test_a_store_is_written_once(tmp_path, monkeypatch):
     write_store(tmp_path / "store", recordings())
     data = data_of(tmp_path / "store", read="write_once")
     data.setup("fit")
-    assert "written once to" in data.describe()
+    assert "cached in" in data.describe()
     again = data_of(open_store(tmp_path / "store"), read="write_once")
     again.setup("fit")
     assert "read from" in again.describe()

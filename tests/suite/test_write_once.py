@@ -272,7 +272,9 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, in_parts, monkeypatch
     blocked = tmp_path / "blocked"
     blocked.write_text("no folder")
     monkeypatch.setenv("SEQDATA_CACHE", str(blocked))
-    with pytest.raises(CacheError, match=r"must be writable to keep .* Set SEQDATA_CACHE"):
+    with pytest.raises(
+        CacheError, match=r"must be writable, because .* cached .* Set SEQDATA_CACHE"
+    ):
         forecast(path).setup("fit")
 
 

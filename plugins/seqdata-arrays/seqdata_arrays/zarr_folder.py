@@ -61,7 +61,11 @@ class ZarrFolder(Protocol):
         ...
 
     def read_values(self, path: str, metadata: Mapping[str, Any]) -> Any:
-        """Return all values of a small array, an array that the package ``zarr`` reads.
+        """Return all values of an array, read by the package ``zarr``.
+
+        Args:
+            path: Path of the array below the folder.
+            metadata: Its parsed metadata document.
 
         Raises:
             DecodeError: If the values cannot be read.

@@ -32,7 +32,7 @@ class KaldiArchive:
     """Backend for archives of Kaldi; each entry is a sequence with its name as id.
 
     Field ``features``: float32 or float64, (T, columns) for matrices, (T,) for vectors, read in
-    place. Compressed matrices, texts and sound in archives are refused. A list (``feats.scp``)
+    place. Compressed matrices, strings and audio in archives are refused. A list (``feats.scp``)
     selects the entries that it names, in its order; its paths are relative to the current folder,
     as in Kaldi, or else to the folder of the list.
 
@@ -154,7 +154,7 @@ def _read_name(file: RandomAccessFile, at: int) -> tuple[str, int]:
         raise ValueError(f"must have a name at byte {at}, but has none: it was cut off or damaged")
     if rest[:4] in _SOUND:
         raise ValueError(
-            f"holds sound ({name.decode(errors='replace')!r}), but must hold features. Open the "
+            f"holds audio ({name.decode(errors='replace')!r}), but must hold features. Open the "
             "WAV files themselves, or unpack it with `wav-copy`"
         )
     if rest[:2] != b"\0B":

@@ -61,7 +61,7 @@ def test_the_entry_that_was_cut_off_is_named(tmp_path):
     [
         ("cm", "compressed matrices .*copy-feats --compress=false"),
         ("text", "must hold binary values, but 'utt-3' does not"),
-        ("wav", r"holds sound \('utt-0'\), but must hold features"),
+        ("wav", r"holds audio \('utt-0'\), but must hold features"),
     ],
 )
 def test_other_archives_are_refused(tmp_path, name, message):

@@ -203,14 +203,14 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The properties that one pass over a table finds.
+    """Columns and options of one pass over a table; see ``scan_table``.
 
     Attributes:
         group: The column whose equal values make a sequence.
         order: The column by which rows are sorted; None: they are in order.
         texts: Columns of strings and bytes.
         numbers: Columns of numbers that are checked; constant ones become values per sequence.
-        static: Columns of numbers that must be constant.
+        static: Columns of any type that must be constant in each group.
         freq: The step of a regular grid; None: no grid.
         missing: The rule for missing values.
     """

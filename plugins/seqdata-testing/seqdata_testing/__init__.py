@@ -3,7 +3,8 @@
 ``plans`` and ``sharing`` check policies, ``lanes`` policies with lanes; ``stores`` checks backends,
 with test classes in ``contract``; ``loaders`` checks whole loaders with rows from ``recorder``.
 ``faults`` damages files and harms processes, and reports the outcomes. ``generators`` draws inputs
-and needs hypothesis; the other modules need only seqdata, and none needs pytest.
+and needs hypothesis; the other modules need only seqdata, and none needs pytest. To *play* an epoch
+is to iterate over it and compare each batch with its data.
 """
 
 from seqdata.errors import SeqDataError

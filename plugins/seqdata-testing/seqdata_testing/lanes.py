@@ -172,7 +172,7 @@ class _Lane:
         if self._before is None:
             if start and not self.plan.carry:
                 raise ConformanceError(
-                    f"{where} begins sequence {number} at timestep {start}, but must at 0"
+                    f"{where} begins sequence {number} at timestep {start}, but must begin at 0"
                 )
             return
         last, was = self._before
@@ -186,7 +186,7 @@ class _Lane:
             )
         if start:
             raise ConformanceError(
-                f"{where} begins sequence {number} at timestep {start}, but must at 0"
+                f"{where} begins sequence {number} at timestep {start}, but must begin at 0"
             )
 
 

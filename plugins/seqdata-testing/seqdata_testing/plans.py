@@ -212,12 +212,12 @@ def check_budget(plan: Plan, max_tokens: int, max_rows: int | None = None) -> No
         cost = int(lengths.max()) * len(lengths)
         if cost > max_tokens:
             raise ConformanceError(
-                f"plan: batch {number} has {cost} timesteps after padding, but must be at most "
-                f"{max_tokens}"
+                f"plan: batch {number} has {cost} timesteps after padding, but must have at "
+                f"most {max_tokens}"
             )
         if max_rows is not None and len(lengths) > max_rows:
             raise ConformanceError(
-                f"plan: batch {number} has {len(lengths)} rows, but must be at most {max_rows}"
+                f"plan: batch {number} has {len(lengths)} rows, but must have at most {max_rows}"
             )
 
 
@@ -241,8 +241,8 @@ def check_constant_count(
         plan = policy.plan(index, seed=seed, epoch=epoch)
         if len(plan) != count:
             raise ConformanceError(
-                f"policy: epoch {epoch} of seed {seed} has {len(plan)} batches, but must be "
-                f"num_batches(index) = {count}"
+                f"policy: epoch {epoch} of seed {seed} has {len(plan)} batches, but "
+                f"`count_batches` returns {count}. Both must be equal"
             )
 
 

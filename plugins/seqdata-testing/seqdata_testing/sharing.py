@@ -62,7 +62,7 @@ def check_equal_steps(plan: Plan, size: int, *, first: int = 0, tail: Tail = "fi
             raise ConformanceError(f"{where} has {len(mine)} steps, but must have {steps}")
         if mine.first_step != steps - remaining:
             raise ConformanceError(
-                f"{where} begins at step {mine.first_step}, but must at {steps - remaining}: "
+                f"{where} begins at step {mine.first_step}, but must begin at {steps - remaining}: "
                 "first_step + remaining is len"
             )
         for step in (steps - remaining, steps):

@@ -179,7 +179,8 @@ def check_looks(store: Store, sequences: Sequences) -> None:
                 )
     if len(found) != len(sequences) + 5:
         raise ConformanceError(
-            f"store: iterates over {len(found) - 5} sequences, but must over {len(sequences)}"
+            f"store: iterates over {len(found) - 5} sequences, but must iterate over "
+            f"{len(sequences)}"
         )
     try:
         looked[len(sequences)]

@@ -36,7 +36,7 @@ def test_idle_lanes_name_no_sequence_in_the_report():
     ("spans", "lanes", "message"),
     [
         ([[0, 0, 5]], 0, "must have lanes, but has none"),
-        ([[0, 1, 5]], 1, "lane 0 in batch 0 begins sequence 0 at timestep 1, but must at 0"),
+        ([[0, 1, 5]], 1, "lane 0 in batch 0 begins sequence 0 at timestep 1, but must begin at 0"),
         (
             [[0, 0, 2], [0, 3, 5]],
             1,
@@ -47,7 +47,7 @@ def test_idle_lanes_name_no_sequence_in_the_report():
         (
             [[1, 0, 2], [3, 1, 3]],
             1,
-            "lane 0 in batch 1 begins sequence 3 at timestep 1, but must at 0",
+            "lane 0 in batch 1 begins sequence 3 at timestep 1, but must begin at 0",
         ),
         ([[1, 0, 2], [0, 0, 0], [3, 0, 3]], 1, "lane 0 in batch 2 continues after it was idle"),
         (

@@ -147,10 +147,10 @@ def test_what_the_report_declares_is_missed_by_nobody():
 
 def test_batches_over_budget_are_found():
     with pytest.raises(
-        ConformanceError, match=r"batch 0 has 6 timesteps .*, but must be at most 5"
+        ConformanceError, match=r"batch 0 has 6 timesteps .*, but must have at most 5"
     ):
         check_budget(plan_of(), 5)
-    with pytest.raises(ConformanceError, match="batch 0 has 2 rows, but must be at most 1"):
+    with pytest.raises(ConformanceError, match="batch 0 has 2 rows, but must have at most 1"):
         check_budget(plan_of(), 6, 1)
 
 
@@ -200,7 +200,7 @@ def test_an_order_that_should_not_be_random_is_found():
 
 
 def test_a_count_that_is_not_what_was_declared_is_found():
-    message = r"epoch 0 of seed 0 has 20 batches, but must be num_batches\(index\) = 2"
+    message = r"epoch 0 of seed 0 has 20 batches, but `count_batches` returns 2"
     with pytest.raises(ConformanceError, match=message):
         check_constant_count(Wrong("count"), TWENTY)
     with pytest.raises(ConformanceError, match=message):

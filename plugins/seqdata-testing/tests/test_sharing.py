@@ -81,8 +81,7 @@ def test_shares_of_good_plans_pass(plan, size):
         ({"len": 4}, "rank 1 of 2 from batch 1 has 4 steps, but must have 3"),
         (
             {"first_step": 0},
-            "rank 1 of 2 from batch 1 begins at step 0, but must at 1: first_step . remaining is "
-            "len",
+            "rank 1 of 2 from batch 1 begins at step 0, but must begin at 1: first_s",
         ),
         ({"position": 3}, "the position before step 1 is 3, but must be 1 batches"),
         ({"open": True}, "from batch 1 returns a step 3, which does not exist, but must raise Ind"),

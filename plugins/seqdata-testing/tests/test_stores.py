@@ -247,7 +247,11 @@ def test_wrong_raw_texts_are_found():
     [
         ("__getitem__", lambda self, number: ROWS[0], r"store: store\[1\]\['x'\] is array"),
         ("__getitem__", lambda self, number: ROWS[number % 2], r"store\[2\] must raise an IndexE"),
-        ("__iter__", lambda self: iter(ROWS[:1]), "iterates over 1 sequences, but must over 2"),
+        (
+            "__iter__",
+            lambda self: iter(ROWS[:1]),
+            "iterates over 1 sequences, but must iterate over 2",
+        ),
         ("take", lambda self, numbers: self, r"store: store\[1\]\['x'\] is array"),
     ],
 )

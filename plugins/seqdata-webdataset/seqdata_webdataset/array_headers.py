@@ -1,4 +1,4 @@
-"""Headers of arrays and sound in members: the offset, dtype and shape of their values.
+"""Headers of arrays and audio in members: the offset, dtype and shape of their values.
 
 For ``.npy``, ``.wav`` and ``.flac``. NumPy's reader is not used, so that everything is checked.
 """
@@ -30,7 +30,7 @@ _ANY_HEADER = re.compile(rf"\s*\{{{_ENTRY.pattern}(?:,{_ENTRY.pattern})*,?\s*\}}
 _DTYPE_PATTERN = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 _THREE_BYTES = ("<i3", ">i3")  # of 24-bit sound
 SOUND_DECODER = "seqdata_audio.sound_file"
-"""Module that decodes sound, if its package is installed."""
+"""Module that decodes audio, if its package is installed."""
 WHOLE_SOUND = ("flac", "sound")
 """Kinds of headers whose members are decoded whole; the index has their number of timesteps."""
 
@@ -161,8 +161,14 @@ def _make_array_header(
     if descr in _THREE_BYTES or not is_dtype(descr):
         raise BadHeaderError(f"has dtype {descr[:40]!r}, which cannot be stored")
     header = ArrayHeader("npy", descr, shape, scalar, fortran)
-    if not 0 < math.prod(shape) * np.dtype(descr).itemsize < _MAX_WIDTH:
-        raise BadHeaderError(f"has no numbers per timestep, or too many ({str(shape)[:40]})")
+    size = math.prod(shape) * np.dtype(descr).itemsize
+    if size == 0:
+        raise BadHeaderError(f"has timesteps of shape {str(shape)[:40]}, without numbers")
+    if size >= _MAX_WIDTH:
+        raise BadHeaderError(
+            f"has timesteps of {size} bytes ({descr[:40]} {str(shape)[:40]}), but must have less "
+            f"than {_MAX_WIDTH}"
+        )
     return header
 
 
@@ -195,7 +201,7 @@ def read_wav_header(member: bytes | memoryview) -> HeaderAndValues:
 
 
 def _read_compressed_header(file: _Member) -> HeaderAndValues:
-    """Return the header of sound that the plugin for audio files decodes whole.
+    """Return the header of a compressed audio file, which seqdata-audio decodes as a whole.
 
     Raises:
         BadHeaderError: If it cannot be decoded, or the plugin is not installed.
@@ -204,7 +210,7 @@ def _read_compressed_header(file: _Member) -> HeaderAndValues:
         sound_file = importlib.import_module(SOUND_DECODER)
     except ImportError as error:
         raise BadHeaderError(
-            f"is compressed sound, which needs the package seqdata-audio ({error}): run "
+            f"is compressed audio, which needs the package seqdata-audio ({error}): run "
             "`pip install seqdata-audio`, then `seqdata index --rebuild`"
         ) from error
     try:

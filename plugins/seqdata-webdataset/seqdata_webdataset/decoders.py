@@ -41,9 +41,9 @@ SOUND_EXTENSIONS = (
     "mp3", "mp2", "ogg", "oga", "opus", "aiff", "aif", "aifc", "au", "snd", "caf", "w64", "wave",
     "bwf", "rf64", "nist", "sph",
 )  # fmt: skip
-"""Extensions of sound that the plugin for audio files decodes if the schema has its dtype."""
+"""Extensions of audio that the plugin for audio files decodes if the schema has its dtype."""
 SOUND_DTYPES = ("int16", "int32", "float32", "float64")
-"""Dtypes that sound is decoded to."""
+"""Dtypes that audio is decoded to."""
 MULTI_VALUE_EXTENSIONS = ("json", "jsn", "npz")
 """Extensions whose members hold several values by name."""
 
@@ -147,7 +147,7 @@ def _decode_sound(raw: NDArray[np.uint8], spec: FieldSpec, location: DataLocatio
     except ImportError as error:
         raise location.make_error(
             DecodeError,
-            "is sound, which needs the package seqdata-audio, which is not installed. Run `pip "
+            "is audio, which needs the package seqdata-audio, which is not installed. Run `pip "
             "install seqdata-audio`",
         ) from error
     file = sound_file.Content(raw.tobytes(), f"member.{last_part(spec.extension)}")

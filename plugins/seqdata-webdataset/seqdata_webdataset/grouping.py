@@ -179,7 +179,7 @@ def _add_member(
         except BadHeaderError as error:
             header = ArrayHeader("bad", str(error))
         if header not in members.headers and len(members.headers) + 1 == _MAX_HEADERS:
-            header = ArrayHeader("bad", "has one of too many dtypes and shapes")
+            header = ArrayHeader("bad", f"is one of more than {_MAX_HEADERS} dtypes and shapes")
         code = members.headers.setdefault(header, len(members.headers))
     elif encoding in NUMBER_EXTENSIONS:
         parsed = (

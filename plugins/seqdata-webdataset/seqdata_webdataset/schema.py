@@ -222,7 +222,7 @@ def _make_given_spec(
 
 
 def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> FieldSpec:
-    """Return the field of arrays and sound, from their headers.
+    """Return the field of arrays and audio, from their headers.
 
     Raises:
         ConfigError: If the schema does not match the headers.

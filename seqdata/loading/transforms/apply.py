@@ -342,8 +342,8 @@ class TransformApplier:
             )
         if name is not None and name not in ragged:
             raise ConfigError(
-                f"loader: `shift`: {format_unknown_name(name, ragged)} on axis "
-                f"{self.axes.axis!r} from the transform"
+                f"loader: `shift` must name a field that the transform returns on axis "
+                f"{self.axes.axis!r}: {format_unknown_name(name, ragged)}"
             )
         return name or ragged[0]
 

@@ -326,7 +326,7 @@ def test_a_plan_is_of_the_lengths_that_a_transform_says():
         (
             lambda s, r: s,
             {"token": 1},
-            "`shift`: no field 'token'. Choose one of x on axis 'time' from",
+            "axis 'time': no field 'token'. Choose one of x",
         ),
         (lambda s, r: {"targets": s["x"]}, 1, "but the transform returns one"),
         (lambda s, r: s, -1, "`shift` must be an integer number of timesteps, but is -1"),

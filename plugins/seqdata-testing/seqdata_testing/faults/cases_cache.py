@@ -159,7 +159,7 @@ def remove_cache(target: FaultTarget, workers: int) -> list[Outcome]:
 
 
 def overfill_cache(target: FaultTarget, shards: int, workers: int) -> list[Outcome]:
-    """Play shuffled batches that need more shards than the cache has room for."""
+    """Iterate over shuffled batches that need more shards than the cache holds; return outcomes."""
     sequences, root = write_dataset(target)
     sizes = sorted((root / name).stat().st_size for name in target.shards(root))
     others = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) - sum(sizes)

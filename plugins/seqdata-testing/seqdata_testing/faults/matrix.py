@@ -91,7 +91,7 @@ def _complaints(case: FaultCase, found: Sequence[Outcome]) -> list[str]:
     errors = [outcome for outcome in found if outcome.what == ERROR]
     named = sum("sequence" in outcome.details for outcome in errors)
     if errors and named < case.named * len(errors):
-        more.append(f"{named} of {len(errors)} errors name the sequence, but must {case.named:.0%}")
+        more.append(f"{named} of {len(errors)} errors name the sequence, but {case.named:.0%} must")
     return wrong[:_SHOWN] + more
 
 

@@ -149,8 +149,10 @@ def _complaints(outcome: Outcome, must: Expectation) -> list[str]:
         if lacks:
             wrong.append(f"{outcome.name} lacks {', '.join(lacks)}: {outcome.text}")
     if outcome.seconds > must.seconds and outcome.seconds > (most := patient(must.seconds)):
-        wrong.append(f"came after {outcome.seconds:.1f} s, but must within {most:.1f} s")
+        wrong.append(f"came after {outcome.seconds:.1f} s, but must come within {most:.1f} s")
     if must.delivered is not None and outcome.delivered != must.delivered:
-        wrong.append(f"came after {outcome.delivered} batches, but must after {must.delivered}")
+        wrong.append(
+            f"came after {outcome.delivered} batches, but must come after {must.delivered}"
+        )
     wrong += [f"left behind: {name}" for name in outcome.left]
     return wrong

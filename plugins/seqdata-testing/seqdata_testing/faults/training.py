@@ -95,7 +95,7 @@ def _check_rows(
         if not must and not any(real for _, real in rows):
             continue  # a padding row, so that all ranks make as many steps
         if not _is_dealt(setup.policy, rows, must, bad):
-            wrong = wrong or f"step {step} has {rows}, but must be of {list(must)}"
+            wrong = wrong or f"step {step} has {rows}, but must have {list(must)}"
     if wrong:
         return replace(found, what=outcomes.WRONG, text=wrong)
     return replace(found, text="", happened={UNREADABLE: hit})

@@ -317,8 +317,14 @@ ERROR = of_error(DataError.at("bad", shard=1, rss=7), seconds=1.0, delivered=3)
         (Expectation(kinds=("DataError",), values={"shard": 2}), "DataError lacks shard=2"),
         (Expectation(kinds=("DataError",), least={"rss": 8}), "lacks rss of at least 8"),
         (Expectation(kinds=("DataError",), texts=("good",)), "DataError lacks 'good'"),
-        (Expectation(kinds=("DataError",), seconds=0.0), "came after 1.0 s, but must within 0.0 s"),
-        (Expectation(kinds=("DataError",), delivered=2), "came after 3 batches, but must after 2"),
+        (
+            Expectation(kinds=("DataError",), seconds=0.0),
+            "came after 1.0 s, but must come within 0.0 s",
+        ),
+        (
+            Expectation(kinds=("DataError",), delivered=2),
+            "came after 3 batches, but must come after 2",
+        ),
     ],
 )
 def test_an_outcome_is_held_against_all_that_is_expected(must, text):
@@ -342,7 +348,7 @@ def test_errors_that_do_not_name_the_sequence_are_counted():
     )
     from seqdata_testing.faults.matrix import _complaints
 
-    assert _complaints(case, found) == ["0 of 1 errors name the sequence, but must 95%"]
+    assert _complaints(case, found) == ["0 of 1 errors name the sequence, but 95% must"]
 
 
 def test_a_result_without_outcomes_is_one_that_cannot_apply():
