@@ -109,8 +109,8 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
         rounds: Number of batches of random spans per axis.
 
     Raises:
-        ConformanceError: If a value, dtype, shape or length differs from the expected one, or a
-            read changes the spans.
+        ConformanceError: If a value, dtype, shape or length differs from the expected one, a field
+            is missing when fields are read in another order, or a read changes the spans.
     """
     random = np.random.default_rng(0)
     for axis, lengths in store.lengths_of.items():
@@ -119,7 +119,13 @@ def check_reads(store: Store, sequences: Sequences, *, rounds: int = 8) -> None:
         batches += [random_spans(lengths, random) for _ in range(rounds)]
         for spans in batches:
             given = spans.copy()
-            columns = store.read(given, list(store.fields), axis=axis)
+            names = [str(name) for name in random.permutation(list(store.fields))]
+            columns = store.read(given, names, axis=axis)
+            if set(columns) != set(names):
+                raise ConformanceError(
+                    f"store: `read` must return the fields {', '.join(names)}, in any order, but "
+                    f"returns {', '.join(columns) or 'none'}"
+                )
             if not np.array_equal(given, spans):
                 raise ConformanceError(
                     "store: `read` writes to its spans, but must leave them as they are: they may "

@@ -297,6 +297,16 @@ def test_a_store_that_writes_to_its_spans_is_found():
         check_reads(Writing(), SEQUENCES)
 
 
+def test_a_store_that_leaves_out_what_comes_after_a_field_is_found():
+    class Stopping(Wrong):
+        def read(self, spans, fields, *, axis="time"):
+            names = list(fields)
+            return STORE.read(spans, names[: names.index("name") + 1], axis=axis)
+
+    with pytest.raises(ConformanceError, match="the fields name, x, in any order, but returns nam"):
+        check_reads(Stopping(), SEQUENCES)
+
+
 def test_a_store_without_ragged_fields_is_found():
     with pytest.raises(ConformanceError, match="has no field with an axis, but must have one"):
         check_refusals(Wrong({"fields": {}}))
