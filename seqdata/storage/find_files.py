@@ -41,8 +41,8 @@ _NOTE_FOLDERS = {"seqdata-index", "_temporary", "__pycache__", "__MACOSX"}
 _TABLE_LOGS = {  # name -> kind of table, and what to do
     "_delta_log": (
         "Delta",
-        "Pass this folder itself, with a slash at its end, and backend='frames' "
-        "(seqdata-frames[delta]), or read it and pass the table",
+        "Pass its path with a slash at its end and backend='frames' (seqdata-frames[delta]); where "
+        "no backend can be named, the list of its files (`DeltaTable(path).file_uris()`)",
     ),
     ".hoodie": ("Hudi", "Read it and pass the table"),
 }

@@ -217,7 +217,7 @@ def test_the_folder_of_a_dataset_dict_names_its_splits(tmp_path):
 
 
 @pytest.mark.parametrize(("log", "told"), [
-    ("_delta_log", "Delta table. Pass this folder itself, with a slash at its end, and backend="),
+    ("_delta_log", "Delta table. Pass its path with a slash .* backend='frames' .* list of its fi"),
     (".hoodie", "Hudi table. Read it and pass the table$"),
 ])  # fmt: skip
 def test_a_table_with_a_log_of_versions_is_refused(tmp_path, log, told):

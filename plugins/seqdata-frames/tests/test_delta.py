@@ -95,7 +95,7 @@ def test_the_error_about_a_folder_of_files_says_how_to_read_a_table(tmp_path, se
     url = f"{server.upload(tmp_path / 'data')}/sales.parquet"  # by its name one file
     here = tmp_path / "data" / "sales.parquet"
     for location, options in ((f"{here}/*.parquet", {}), (url, {"remote": remote})):
-        with pytest.raises(ConfigError, match=r"with a slash at its end, and backend='frames'"):
+        with pytest.raises(ConfigError, match=r"with a slash at its end and backend='frames'"):
             open_frames(location, **options)
     assert open_frames(f"{here}/").lengths.tolist() == [5, 3, 9]
     assert open_frames(f"{url}/", remote=remote).lengths.tolist() == [5, 3, 9]
