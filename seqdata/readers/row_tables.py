@@ -250,7 +250,7 @@ class RowTables:
             version=digest_versions(opened, digest),
             folder=found.copies[0].folder if found.copies else _find_folder(files),
             read_unit=_FileUnits(schema, units),
-            null_counts=[_count_nulls(each, unit) for _, each, unit in units],
+            null_counts=[_count_nulls(schema, *each) for each in units],
             is_mapped=all(each.is_mapped for each in opened),
             copies=found.copies,
         )
@@ -548,7 +548,9 @@ def _count_rows(file: TableFile, unit: int) -> int:
     return len(file.read(unit, file.schema.names[:1])[0]) if file.schema.names else 0
 
 
-def _count_nulls(file: TableFile, unit: int) -> Mapping[str, int]:
+def _count_nulls(
+    schema: pa.Schema, source: SourceFile, file: TableFile, unit: int
+) -> Mapping[str, int]:
     """Return column -> number of nulls in a unit, from a Parquet footer; else an empty dict."""
     metadata = getattr(file.read, "metadata", None)
     if metadata is None:
@@ -560,4 +562,6 @@ def _count_nulls(file: TableFile, unit: int) -> Mapping[str, int]:
         if statistics is None or not statistics.has_null_count:
             return {}
         counts[column.path_in_schema] = int(statistics.null_count)
-    return counts
+    own = {*file.schema.names, *source.partition}
+    lacking = [name for name in schema.names if name not in own]
+    return counts | dict.fromkeys(lacking, int(group.num_rows))

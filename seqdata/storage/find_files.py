@@ -38,7 +38,14 @@ from seqdata.storage.split_names import (
 
 STORE_MANIFEST = "seqdata.json"
 _NOTE_FOLDERS = {"seqdata-index", "_temporary", "__pycache__", "__MACOSX"}
-_TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
+_TABLE_LOGS = {  # name -> kind of table, and what to do
+    "_delta_log": (
+        "Delta",
+        "Pass its path with a slash at its end and backend='frames' (seqdata-frames[delta]); where "
+        "no backend can be named, the list of its files (`DeltaTable(path).file_uris()`)",
+    ),
+    ".hoodie": ("Hudi", "Read it and pass the table"),
+}
 _NOTES = re.compile(
     r"_\w+|seqdata-index|(readme|license|licence|citation|changelog)(\.\w+)?|state\.json|dataset_infos?\.json",
     re.IGNORECASE,
@@ -463,10 +470,10 @@ def _refuse_table_log(folder: Path, entries: Iterable[os.DirEntry[str]]) -> None
     """Raise if a folder has a log that says which of its files are of the present version."""
     for entry in entries:
         if entry.name in _TABLE_LOGS and is_folder(entry):
+            kind, remedy = _TABLE_LOGS[entry.name]
             raise ConfigError(
                 f"{folder}: must be a folder of which all files are data, but {entry.name!r} says "
-                f"which are: it is a {_TABLE_LOGS[entry.name]} table. Pass the list of its files "
-                "(deltalake: `DeltaTable(path).file_uris()`), or read it and pass the table"
+                f"which are: it is a {kind} table. {remedy}"
             )
 
 

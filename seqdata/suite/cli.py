@@ -77,8 +77,15 @@ class SeqdataCLI(LightningCLI):
         """Make the data, the model and the Trainer.
 
         Raises:
+            ConfigError: If the section of the Trainer is empty, or none.
             SeqDataError: If an argument of a class is invalid.
         """
+        trainer = self._get(self.config, "trainer")
+        if not hasattr(trainer, "keys"):
+            raise ConfigError(
+                "seqdata fit: `trainer` must have keys, such as max_epochs, but is "
+                f"{'empty' if trainer is None else repr(trainer)}. Add one, or leave it out"
+            )
         try:
             self.config_init = self.parser.instantiate_classes(self.config)
         except ValueError as error:  # the parser's, about the error of a class

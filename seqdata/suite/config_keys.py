@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class ConfigKeys:
         Args:
             config: Contents of a file; of several files in the order in which they are merged.
         """
-        return next(self._iter_section(config, ""), "")
+        return next(self._iter_section(_nest(config), ""), "")
 
     def _iter_section(self, section: Any, path: str) -> Iterator[str]:
         """Yield the mistakes in a section of the file, such as ``trainer``, or in the whole."""
@@ -96,9 +97,11 @@ class ConfigKeys:
         name = value.get("class_path")
         if isinstance(name, str):
             self._classes[path] = self._find_class(name, is_policy)
-            if self._classes[path] is None and "." not in name:
-                known = self._list_classes(path, is_policy)
-                yield _describe("class", f"{path}.class_path", name, known)
+            if self._classes[path] is None:
+                inside = _list_module(name.rpartition(".")[0])
+                known = inside if "." in name else self._list_classes(path, is_policy)
+                if known:
+                    yield _describe("class", f"{path}.class_path", name, known)
         found, arguments = self._classes.get(path), value.get("init_args")
         if not isinstance(arguments, Mapping):
             return
@@ -127,7 +130,7 @@ class ConfigKeys:
             return next((each for each in _iter_classes() if each.__name__ == name), None)
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError):  # the parser says why
+        except (ImportError, AttributeError, TypeError):  # the parser says why
             return None
 
     def _list_classes(self, path: str, is_policy: bool) -> list[str]:
@@ -158,6 +161,30 @@ def read_mistake(arguments: Sequence[str], keys: ConfigKeys, load: Callable[[str
     return ""
 
 
+def _nest(value: Any) -> Any:
+    """Return a value with ``{"a": {"b": 1}}`` in place of ``{"a.b": 1}``, as the parser does."""
+    if isinstance(value, list):
+        return [_nest(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[Any, Any] = {}
+    for key, item in value.items():
+        first, _, rest = str(key).partition(".")
+        is_nested = bool(first and rest)
+        name, inner = (first, _nest({rest: item})) if is_nested else (key, _nest(item))
+        _add(found, name, inner)
+    return found
+
+
+def _add(found: dict[Any, Any], name: Any, value: Any) -> None:
+    """Set a key of nested dicts, which keep what they hold below it."""
+    if isinstance(value, dict) and isinstance(found.get(name), dict):
+        for key, item in value.items():
+            _add(found[name], key, item)
+    else:
+        found[name] = value
+
+
 def _list_files(arguments: Sequence[str]) -> Iterator[str]:
     """Yield the configuration files of a command line."""
     for index, argument in enumerate(arguments):
@@ -173,6 +200,12 @@ def _iter_classes(bases: Iterable[Any] = (*_BASES.values(), *_OTHER_BASES)) -> I
             if not each.__name__.startswith("_"):
                 yield each
             yield from _iter_classes([each])
+
+
+def _list_module(module: str) -> list[str]:
+    """Return the import paths of the public names of a module; none if it was not imported."""
+    found = dir(sys.modules[module]) if module in sys.modules else []
+    return [f"{module}.{name}" for name in found if not name.startswith("_")]
 
 
 def _list_arguments(found: type) -> list[str]:

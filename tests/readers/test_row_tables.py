@@ -54,6 +54,19 @@ def test_missing_values_are_counted_over_all_units(path):
     assert tables.convert("x", column, 0, 7).tolist() == [0.5, 7]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_a_file_lacks_counts_as_missing(tmp_path, first):
+    tables = [pa.table({"n": [1, 2], "x": [0.5, 1.5]}), pa.table({"n": [3, 4, 5]})]
+    for number in (0, 1):
+        folder = tmp_path / f"day={number}"
+        folder.mkdir()
+        parquet.write_table(tables[number ^ first], folder / "a.parquet")
+    opened = RowTables.open([tmp_path])
+    row = 0 if first else 2
+    with pytest.warns(SeqDataWarning, match=f"'x' lacks 3 of 5 values, the first in row {row}"):
+        opened.refuse_missing_values(["n", "x", "day"], None)
+
+
 def test_files_of_one_table_have_one_schema(tmp_path):
     for number, type_ in enumerate(("int32", "int64")):
         folder = tmp_path / f"day={number}"

@@ -134,6 +134,45 @@ def test_the_class_of_a_file_may_be_named_in_an_earlier_file():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("new", "expected"), [
+    ("model.init_args.hiden", "model.init_args: LSTMForecaster has no argument 'hiden'"),
+    ("model.init_args.hidden", "trainer: there is no key 'max_epoch'; did you mean"),
+])  # fmt: skip
+def test_keys_with_dots_are_those_of_sections(new, expected):
+    """``{"a.b": 1}`` is ``{"a": {"b": 1}}`` to the parser."""
+    config = change(FORECAST, "trainer/max_epochs", "max_epoch")
+    status, output = fit({**config, new: 1})
+    assert status == 2
+    assert output.startswith(f"error: fit.yaml: {expected}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("value", "expected"), [
+    ("mine.MyForecastr", "fit.yaml: data.class_path: there is no class 'mine.MyForecastr'; did you "
+     "mean 'mine.MyForecaster'?"),
+    ("..mine.MyForecaster", 'seqdata fit: Parser key "data"'),
+    ("yours.MyForecaster", 'seqdata fit: Parser key "data"'),
+])  # fmt: skip
+def test_a_misspelt_class_of_the_users_own_module_is_named(value, expected, monkeypatch):
+    with open("mine.py", "w") as file:
+        file.write("from seqdata import ForecastDataModule\n")
+        file.write("class MyForecaster(ForecastDataModule):\n    pass\n")
+    monkeypatch.syspath_prepend(".")
+    status, output = fit(change(FORECAST, "data/class_path", "", value))
+    assert status == 2
+    assert output.startswith(f"error: {expected}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("value", "told"), [(None, "is empty"), ([1], r"is [1]")])
+def test_a_section_of_the_trainer_without_keys_is_told(value, told, tmp_path):
+    hours(2, 240).to_parquet(tmp_path / "load.parquet", index=False)
+    status, output = fit({**FORECAST, "trainer": value})
+    assert status == 2
+    assert f"`trainer` must have keys, such as max_epochs, but {told}. Add one" in output
+
+
+@pytest.mark.slow
 def test_other_mistakes_in_a_file_are_told_without_a_page_of_usage():
     status, output = fit(change(FORECAST, "trainer/max_epochs", "", "two"))
     assert status == 2

@@ -522,8 +522,8 @@ class ChunkStore:
                 raise place.make_error(
                     DecodeError,
                     f"must be {_say(due.get(name))} as in {first.name!r}, but is "
-                    f"{_say(found.get(name))}. {_TWO_STORES}, or name the fields with `fields` and "
-                    "`axes`",
+                    f"{_say(found.get(name))}. {_TWO_STORES}, or name what all of them have with "
+                    "`fields`, `axes` and `attributes`",
                 )
         return due
 

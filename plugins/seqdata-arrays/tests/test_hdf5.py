@@ -575,6 +575,18 @@ def test_groups_of_all_files_that_lack_an_attribute_are_counted(tmp_path, option
     assert (count, ids[:5]) == (21, ["r0", "r1", "r3", "r4", "r10"])
 
 
+@pytest.mark.parametrize("options", [{}, GZIP], ids=["in place", "by chunks"])
+def test_files_of_which_one_lacks_an_attribute_open_without_it(tmp_path, options):
+    for number in range(2):
+        row = {"id": f"r{number}", "x": np.ones(20, "f4"), **({} if number else {"a": 1})}
+        write_hdf5(tmp_path / f"{number}.h5", [row, {**row, "id": f"s{number}"}], **options)
+    remedy = r", or name what all of them have with `fields`, `axes` and `attributes`"
+    with pytest.raises(DecodeError, match=rf"as two stores{remedy if options else ''}$"):
+        open_store(tmp_path)
+    store = open_store(tmp_path, backend=HDF5(attributes=[]))
+    assert [*store.ids] == ["r0", "s0", "r1", "s1"]
+
+
 @pytest.mark.parametrize("how", ["cache", "ranges"])
 def test_labels_that_a_group_behind_a_url_lacks_name_the_group(tmp_path, how):
     served_folder = folder_in(tmp_path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +16,7 @@ from seqdata.errors import ConfigError, DecodeError, MissingShardError
 
 _LOG = "_delta_log"
 _DIGITS = 20  # of a version, in names of a log
+_MOST_REASON = 160  # characters of a reason that deltalake gives
 _CHECKPOINT = re.compile(rf"\d{{{_DIGITS}}}\.checkpoint\.parquet")
 _PLAIN_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}  # change no row
 _WEB = re.compile(r"https?://", re.IGNORECASE)
@@ -122,11 +125,13 @@ def _read_log(path: Path, shown: str) -> list[str]:
             "install 'seqdata-frames[delta]'`"
         ) from error
     try:
-        table = DeltaTable(str(path))
-        _check_plain(table, shown)
-        names = _list_names(table)
+        with tempfile.TemporaryDirectory() as spot:  # deltalake decodes %20 in names of folders
+            os.symlink((path / _LOG).absolute(), Path(spot, _LOG))
+            table = DeltaTable(spot)
+            _check_plain(table, shown)
+            names = _list_names(table)
     except DeltaError as error:
-        reason = str(error).splitlines()[0]
+        reason = textwrap.shorten(str(error), _MOST_REASON, placeholder=" ...")
         raise DecodeError.at(
             f"frames: the log of the Delta table {shown} must be readable, but is not ({reason}). "
             "Repair the table"

@@ -61,16 +61,19 @@ def change_log(path, old, new):
     file.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("name", ["sales", "my sales", "sales.delta"])
+@pytest.mark.parametrize("name", ["sales", "my sales", "sales.delta", "a%20b%41"])
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_a_table_in_a_bucket_is_the_files_of_its_version(
     name, is_checkpointed, tmp_path, server, remote
 ):
     data, frame = tmp_path / "data", shuffle(sales())
-    table = make_table(data / name, frame)
+    data.mkdir()
+    path = tmp_path / "written"  # deltalake does not write to a folder whose name has a %
+    table = make_table(path, frame)
     if is_checkpointed:
         table.create_checkpoint()
-        deltalake.write_deltalake(str(data / name), to_table(sales(seed=1))[:0], mode="append")
+        deltalake.write_deltalake(str(path), to_table(sales(seed=1))[:0], mode="append")
+    path.rename(data / name)
     here = open_frames(data / name)
     assert here.lengths.tolist() == [5, 3, 9]
     url = server.upload(data)
@@ -85,6 +88,17 @@ def test_a_table_in_a_bucket_is_the_files_of_its_version(
     assert sum(path.endswith("snappy.parquet") for path in read) == 3
     assert alike(open_frames(f"{url}/{name}", remote=remote), here)
     assert not server.list_read()
+
+
+def test_the_error_about_a_folder_of_files_says_how_to_read_a_table(tmp_path, server, remote):
+    make_table(tmp_path / "data" / "sales.parquet", shuffle(sales()))
+    url = f"{server.upload(tmp_path / 'data')}/sales.parquet"  # by its name one file
+    here = tmp_path / "data" / "sales.parquet"
+    for location, options in ((f"{here}/*.parquet", {}), (url, {"remote": remote})):
+        with pytest.raises(ConfigError, match=r"with a slash at its end and backend='frames'"):
+            open_frames(location, **options)
+    assert open_frames(f"{here}/").lengths.tolist() == [5, 3, 9]
+    assert open_frames(f"{url}/", remote=remote).lengths.tolist() == [5, 3, 9]
 
 
 def test_a_new_version_in_a_bucket_is_noticed(tmp_path, server, remote):
@@ -177,6 +191,15 @@ def test_a_table_without_files_and_a_damaged_log_are_errors(tmp_path, server, re
     for location, options in ((path, {}), (f"{url}/sales", {"remote": remote})):
         with pytest.raises(DecodeError, match=r"sales must be readable, but is not \(.*Repair"):
             open_frames(location, **options)
+
+
+def test_a_log_that_lacks_a_version_is_told_in_a_line(tmp_path):
+    path = tmp_path / "sales"
+    make_table(path, sales())
+    (path / "_delta_log" / f"{1:020}.json").unlink()
+    with pytest.raises(DecodeError, match=r"found gap: .* \.\.\.\)\. Repair the table") as caught:
+        open_frames(path)
+    assert len(str(caught.value)) < 300 + len(str(path))
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])

@@ -39,7 +39,12 @@ from seqdata.storage.indexed.index_file import (
 )
 from seqdata.storage.indexed.shard_index import FormatIdentity, ListedShard, ShardIndex
 from seqdata.storage.indexed.shards import INDEX_FOLDER, LocalShard, Shard
-from seqdata.storage.local_files import check_small, read_small_file, write_atomically
+from seqdata.storage.local_files import (
+    check_small,
+    make_unreadable_error,
+    read_small_file,
+    write_atomically,
+)
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.transport import make_remote_files, make_writable_files
 from seqdata.storage.remote.urls import join_url
@@ -72,7 +77,10 @@ class LocalFiles:
     def read(self, name: str, location: DataLocation) -> bytes | None:
         """Return the bytes of a file; None if it does not exist."""
         path = self.folder / name
-        return read_small_file(path, location) if path.is_file() else None
+        try:
+            return read_small_file(path, location) if path.is_file() else None
+        except OSError as error:  # the folder is another user's
+            raise make_unreadable_error(location, error) from error
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a file that does not exist yet; return False if it exists."""
@@ -241,8 +249,10 @@ class FolderIndex:
         return [*self._stored, *self._cached]
 
     def _load_all(self, files: _Files) -> list[_Stored]:
-        """Read the index files of a folder."""
+        """Read the index files of a folder; of a cache that is another user's, none."""
         found: list[_Stored] = []
+        if files is self._cache and not os.access(self._cache.folder, os.R_OK | os.X_OK):
+            return found
         while True:
             name = name_index_file(len(found))
             location = self._locate(name, files)

@@ -33,6 +33,7 @@ INDEX_FOLDER = "seqdata-index"
 MANY = 1024
 """Number of local files above which each is opened for a batch and closed again."""
 _AT_ONCE = 8  # requests that are made in parallel
+_LAST_TIME = 2**63 - 1  # nanoseconds
 Result = TypeVar("Result")
 
 
@@ -131,9 +132,12 @@ class LocalShard:
         return 0
 
     def modified(self) -> int:
-        """Return when it was last written to, in nanoseconds since 1970; 0 if it is not there."""
+        """Return when it was last written to, in nanoseconds since 1970; 0 if it is not there.
+
+        Times that no int64 has become the nearest one that it has.
+        """
         with suppress(OSError):
-            return self.path.stat().st_mtime_ns
+            return min(max(self.path.stat().st_mtime_ns, -_LAST_TIME), _LAST_TIME)
         return 0
 
     def check_exists(self, location: DataLocation) -> None:

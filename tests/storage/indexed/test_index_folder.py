@@ -15,11 +15,13 @@ from seqdata.backends import FormatBackend
 from seqdata.errors import (
     ConfigError,
     CorruptShardError,
+    DataError,
     FingerprintMismatch,
     MissingShardError,
     SeqDataWarning,
     UnsafeContentError,
 )
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed import index_file, index_folder, shards
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.index_file import dump_list
@@ -293,6 +295,19 @@ def test_it_is_saved_in_the_cache_where_the_folder_cannot_be_written(shard, cach
     text = "its index must be written to .*seqdata-index or .*, but neither is writable"
     with pytest.raises(ConfigError, match=text):
         index_in(shard).save([make()])
+
+
+def test_a_cache_that_cannot_be_looked_into_has_no_index(documents, monkeypatch):
+    folder, due = documents
+    monkeypatch.setenv("SEQDATA_CACHE", "/" + "x" * 300)  # an error as of another user's folder
+    assert lengths_of(folder) == due
+    assert lengths_of(folder) == due
+
+
+def test_an_index_folder_that_cannot_be_looked_into_is_named(shard):
+    files = LocalFiles(shard.root / ("x" * 300))
+    with pytest.raises(DataError, match=r"index\.idx.*cannot be opened \(File name too long\)"):
+        files.read("index.idx", DataLocation(dataset="d", file="index.idx"))
 
 
 @pytest.mark.parametrize("hours_ahead", [-1, 0, 1])

@@ -1,5 +1,6 @@
 """A file of this machine as a shard: its bytes, and where more is kept."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def test_it_may_be_gone(shard):
         shard.check_exists(PLACE)
     with pytest.raises(MissingShardError, match="is not there"):
         shard.content(PLACE)
+
+
+@pytest.mark.parametrize("seconds", [-(2**40), 2**40])
+def test_its_time_fits_an_index(shard, seconds):
+    os.utime(shard.path, (seconds, seconds))
+    time = shard.path.stat().st_mtime_ns  # some file systems keep another one
+    assert shard.modified() == time if abs(time) < 2**63 else abs(shard.modified()) == 2**63 - 1
 
 
 def test_a_path_is_a_shard_of_its_folder(shard):
