@@ -27,16 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqdata_arrays import HDF5
 
-from seqdata import (
-    TBPTT,
-    Bucketed,
-    Fixed,
-    Loader,
-    Remote,
-    SequenceDataModule,
-    Windows,
-    open_store,
-)
+from seqdata import TBPTT, Bucketed, Fixed, Loader, Remote, SequenceDataModule, Windows, open_store
 from seqdata.capabilities import find_missing
 from seqdata.cli.app import app
 from seqdata.errors import CorruptSampleError, DataError, DecodeError, SeqDataError
