@@ -39,9 +39,13 @@ URLS = {
 }
 
 
-@pytest.mark.parametrize("url", ["s3://a/b::memory://c", "ftp://host/a", "http://host/a::b"])
-def test_what_is_no_plain_url_of_a_known_scheme_is_refused(url):
-    with pytest.raises(ConfigError, match="must be a plain URL of"):
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [("s3://a/b::memory://c", "'s3'"), ("ftp://host/a", "'ftp'"), ("http://host/a::b", "'http'"),
+     ("bucket/a", "'no scheme'")],
+)  # fmt: skip
+def test_what_is_no_plain_url_of_a_known_scheme_is_refused(url, named):
+    with pytest.raises(ConfigError, match=f"must be a plain URL of .*, but is of {named}"):
         check_url(url)
 
 
