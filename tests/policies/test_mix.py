@@ -18,6 +18,7 @@ from seqdata import (
     SequenceIndex,
     Sorted,
     TokenBudget,
+    Weighted,
     Windows,
 )
 from seqdata.index import DEFAULT_AXIS
@@ -298,6 +299,15 @@ def test_shares_count_what_an_epoch_repeats(repeated, by):
     mix = Mix({"a": Part(1, repeated), "b": Part(1, Fixed(8))}, by=by, batches=400, keep="batch")
     index = make_index(a=400, b=400)
     assert shares_of(mix, index, of=by) == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.02)
+
+
+@pytest.mark.parametrize("drawn", [{"a"}, {"a", "b"}])
+def test_the_report_counts_what_drawn_parts_repeat(drawn):
+    weighted = Weighted(Fixed(8), draws=80)
+    mix = Mix({name: Part(1, weighted if name in drawn else Fixed(8)) for name in "ab"}, batches=20)
+    plan = mix.plan(make_index(a=40, b=80), seed=0, epoch=0)
+    rows = [plan.batch(number).spans[:, 0] for number in range(len(plan))]
+    assert plan.report.repeats == sum(len(each) - len(np.unique(each)) for each in rows) > 0
 
 
 def test_a_temperature_evens_out_shares():
