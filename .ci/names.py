@@ -44,7 +44,8 @@ OTHER_LIBRARIES = (
 
 OTHER_WORDS = {
     "AVX", "AWS_PROFILE", "CUDA_LAUNCH_BLOCKING", "DATASET", "DynamicBucketingSampler",
-    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "Infinity", "Message", "Test", "_SUCCESS", "_x", "amr",
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "Infinity", "Message", "Test", "_SUCCESS", "_convert_",
+    "_target_", "_x", "amr",
     "anything", "ar", "array", "aws", "batches_trained", "cp", "emulator", "english", "fbs", "fit",
     "gcp", "h_n", "id", "ignore_index", "lame", "log_mel", "m_min", "max_size_cycle", "md",
     "mod", "monday", "mp", "my_project", "num_samples", "profile_all_threads",
