@@ -85,6 +85,12 @@ def test_strings_have_the_shape_of_their_codes():
     ]  # fmt: skip
 
 
+def test_a_string_that_ends_in_nul_keeps_it():
+    values = ("a", "a\0", "\0")
+    found = Categories(values).decode(np.arange(3, dtype=np.int32))
+    assert tuple(found.tolist()) == values
+
+
 def test_vocabularies_are_equal_by_their_strings_in_order():
     first, second = Categories(("a", "b")), Categories(("b", "a"))
     assert first == Categories(("a", "b"))
@@ -92,7 +98,7 @@ def test_vocabularies_are_equal_by_their_strings_in_order():
     assert first != ("a", "b")
     assert repr(first) != repr(second)
     assert str(first) == str(second) == "categories[2]"
-    assert repr(Categories(("a,b",))) != repr(Categories(("a", "b")))
+    assert repr(Categories(("a,b", "c"))) != repr(Categories(("a", "b,c")))
 
 
 def test_a_type_is_shown_with_its_unit_and_zone():
