@@ -86,7 +86,7 @@ def test_gaps_are_timesteps_of_every_column():
     assert row["time"].tolist() == pd.date_range("2024-01-01", periods=4, freq="h").tolist()
     assert "price_observed" not in row  # it is no target
     assert notes == [
-        "times of 'time' are 1h apart (found)",
+        "the frequency of 'time' is '1h' (found)",
         "gaps: 1 timesteps without a row are added",
         "2 missing values of 'load' are 0 in the scale of the model, and masked by 'load_observed'",
         "1 missing values of 'price' are 0 in the scale of the model",
@@ -97,7 +97,7 @@ def test_complete_series_have_no_mask():
     table = TABLE.iloc[3:]
     found, notes = prepare(table, freq="h")
     assert "load_observed" not in found["b"]
-    assert notes == ["times of 'time' are h apart"]
+    assert notes == ["the frequency of 'time' is 'h'"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,8 @@ def test_short_series_are_dropped_and_one_must_be_left():
         (
             {"gaps": "error"}, DataError,
             "forecast: times must be 1h apart, but in 'a' 2024-01-01T03:00 follows "
-            "2024-01-01T01:00 (1 timesteps are missing). Pass gaps='grid', or the `freq` of the data",
+            "2024-01-01T01:00 (1 timesteps are missing). Pass gaps='grid', or the `freq` of the "
+            "data",
         ),
         (
             {"target": ("sky",)}, ConfigError,

@@ -1,4 +1,4 @@
-"""Sources and parts: packages that may be missing, names, tables or stores, and splits."""
+"""Sources and parts: packages that may be missing, names, tables or stores."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 
 from seqdata import ConfigError, open_store, write_store
 from seqdata.suite import sources
-from seqdata.suite.sources import as_names, check_split, find_backend, is_grouped, list_parts
+from seqdata.suite.sources import as_names, find_backend, is_grouped, list_parts
 
 
 def refuses(message):
@@ -65,20 +65,3 @@ def test_the_parts_of_a_split_are_without_its_options():
     split = {"train": 0.8, "val": 0.2, "seed": 3, "by": "site", "exact": True, "stratify": "y"}
     assert list_parts(split) == [0.8, 0.2]
     assert list_parts({"train": "..2024", "val": "2024..", "along": "time"}) == ["..2024", "2024.."]
-
-
-def test_a_split_is_a_copy_with_a_part_train():
-    given = {"train": 0.5, "val": 0.5}
-    found = check_split("who", given)
-    assert found == given
-    assert found is not given
-
-
-@pytest.mark.parametrize("split", [{"val": 1.0}, 0.8, None, "train", [("train", 1.0)]])
-def test_a_split_without_training_is_refused(split):
-    message = (
-        f"who: `split` must be parts with 'train', but is {split!r}. Write e.g. {{'train': 0.8, "
-        "'val': 0.2}"
-    )
-    with refuses(message):
-        check_split("who", split)
