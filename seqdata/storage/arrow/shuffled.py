@@ -40,7 +40,7 @@ from seqdata.storage.store import ShardStore
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.views import take
 from seqdata.storage.writing.progress import FIRST_STEP, SECOND_STEP
-from seqdata.storage.writing.sharded_writer import ShardedWriter, is_part_list
+from seqdata.storage.writing.sharded_writer import ShardedWriter, chain_parts, is_part_list
 from seqdata.storage.writing.shards import check_same
 from seqdata.storage.writing.staging_dir import FIRST_PASS
 
@@ -396,9 +396,7 @@ def _write_first_pass(writer: ShardedWriter, sequences: Any, axes: Axes | None) 
             root, sequences, axes=axes, shard_bytes=key.shard_bytes, key=key.key,
             executor=writer.executor, progress=writer.report, overwrite=True,
         )  # fmt: skip
-    if is_part_list(sequences):
-        sequences = itertools.chain.from_iterable(part() for part in sequences)
-    rows, axes = normalize_sequences(sequences, axes)
+    rows, axes = normalize_sequences(chain_parts(sequences), axes)
     first = next(rows)
     written = ArrowFormat(store.fields, key).digest(next(iter(StoreSequences(store, key.key))), 0)
     check_same(first, ArrowFormat(infer_fields(first, axes), key), 0, written)
