@@ -19,7 +19,7 @@ from seqdata.fitting.estimator_names import resolve_estimators
 from seqdata.fitting.statistics import Statistics
 from seqdata.lightning import adapter
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
-from seqdata.lightning.predictions.predict import predict_table
+from seqdata.lightning.predictions.table import predict_table
 from seqdata.lightning.ranks.collect import check_consistent
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
 from seqdata.lightning.ranks.settings import describe_settings, get_environment, get_versions
