@@ -304,7 +304,7 @@ class TrainRun:
 
     def _make_state_at(self, run_position: RunPosition) -> FitState:
         engine = self.engine
-        return FitState.of_plan(
+        return FitState.from_plan(
             engine.describe(), run_position, engine.fingerprint(run_position.epoch),
             tail=self._sources.options.tail, world_size=self._world.size,
             accumulate=adapter.count_accumulated(self.trainer),

@@ -43,7 +43,7 @@ LengthFn = Callable[[Any], int]
 
 
 class DatasetStore(SequenceStore):
-    """The items of a Dataset, behind the interface of a store. Created by ``of``.
+    """The items of a Dataset, behind the interface of a store. Created by ``from_dataset``.
 
     Args:
         dataset: The Dataset.
@@ -80,7 +80,7 @@ class DatasetStore(SequenceStore):
         self._fingerprint: str | None = None
 
     @classmethod
-    def of(
+    def from_dataset(
         cls,
         dataset: MapStyle,
         lengths: Any,
@@ -115,7 +115,7 @@ class DatasetStore(SequenceStore):
 
         Examples:
             >>> items = {0: np.arange(3), 1: np.arange(2)}  # stands for a Dataset
-            >>> DatasetStore.of(items, [3, 2]).lengths.tolist()
+            >>> DatasetStore.from_dataset(items, [3, 2]).lengths.tolist()
             [3, 2]
         """
         count = len(dataset)
