@@ -47,7 +47,7 @@ from seqdata.policies.fixed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.readers.missing import Missing
 from seqdata.resolve import CollatorLike
-from seqdata.runs import describe as descriptions
+from seqdata.runs import descriptions
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
 from seqdata.runs.options import DataKind, DataOptions, Locations, StatisticsFor
