@@ -8,7 +8,6 @@ loader's name is the path of the ``LaneStates``; the key of another table is ``p
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,9 @@ from seqdata.errors import (
     PeerFailedError,
     ResumeError,
     SeqDataError,
-    SeqDataWarning,
     format_step,
     must_be,
+    warn,
 )
 from seqdata.lightning import adapter, trainer_settings
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
@@ -165,7 +164,7 @@ class TrainRun:
         if is_first and self._resume_point is not None:
             adapter.align_logged_steps(self.trainer)
         elif is_first and counters.total and adapter.is_resuming(self.trainer):
-            _warn(
+            warn(
                 "resume: the checkpoint has no state of this DataModule, so the data begins at "
                 "epoch 0. Resume with the class that saved it, not renamed"
             )
@@ -237,7 +236,7 @@ class TrainRun:
         if self.feedback is None or start.is_changed:
             changed_parts = start.load_weights(self.engine, run_position, saved.weights, None)
             if changed_parts:
-                _warn(changed_parts)
+                warn(changed_parts)
         if self.feedback is not None:
             self.feedback.restore(state, run_position, is_changed=start.is_changed)
 
@@ -262,10 +261,10 @@ class TrainRun:
         start = find_start(self.engine, state, self._make_state_at, options.on_changed)
         run_position = start.run_position
         if start.warning:
-            _warn(f"resume: {start.warning}")
+            warn(f"resume: {start.warning}")
         changed_transform = self.engine.describe_transform_change(state.transform)
         if changed_transform:
-            _warn(f"resume: {changed_transform}")
+            warn(f"resume: {changed_transform}")
         sharding = (self._world.size, options.tail)
         is_moved = run_position != state.run_position
         is_shifted = (state.world_size, state.tail) != sharding or is_moved
@@ -277,7 +276,7 @@ class TrainRun:
             run_position, step, is_moved = run_position.next_epoch, 0, True
         accumulate = trainer_settings.count_accumulated(self.trainer, run_position.epoch)
         if step % accumulate:
-            _warn(
+            warn(
                 f"resume: step {step} is inside an update of {accumulate} steps, whose gradients "
                 "are not in checkpoints: this update differs. Save at its end "
                 "(every_n_train_steps)"
@@ -413,7 +412,7 @@ class TrainRun:
         step = adapter.read_counters(self.trainer).processed
         if run_position.position and step % accumulate and not self._has_warned:
             self._has_warned = True
-            _warn(
+            warn(
                 f"datamodule: saved after step {step}, inside an update of {accumulate} steps, "
                 "whose gradients are not in checkpoints: a resume from here will differ. Save "
                 "at an update's end (every_n_train_steps)"
@@ -479,7 +478,7 @@ def _restore_lane_states(
     if isinstance(saved_tables, str):
         for states in lane_states.values():
             states.forgive(_LOADER, run_position.epoch, run_position.position)
-        _warn(
+        warn(
             f"resume: the checkpoint has no lane states: {saved_tables}. Sequences restart in "
             "the middle of a lane; resume from an earlier one to be exact"
         )
@@ -533,7 +532,7 @@ def _split_lane_key(key: str, paths: Iterable[str]) -> tuple[str | None, str]:
 
 def _make_missing_lane_state(run_position: RunPosition, reason: str) -> dict[str, Any]:
     """Return the entry of a state with the reason why it has no lane states."""
-    _warn(
+    warn(
         f"datamodule: the checkpoint at batch {run_position.position} of epoch "
         f"{run_position.epoch} has no lane states: {reason}. A run that resumes from it restarts "
         "its sequences in the middle of a lane. Resume from another one"
@@ -562,10 +561,6 @@ def make_run_context(
         is_on_cuda=adapter.is_on_cuda(trainer),
         segment_batches=segment_batches,
     )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, SeqDataWarning, stacklevel=2)
 
 
 def _is_ending_epoch(counters: adapter.Counters, run_position: RunPosition) -> bool:
