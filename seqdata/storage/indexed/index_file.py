@@ -33,6 +33,7 @@ from seqdata.storage.indexed.shard_index import (
     Siblings,
     check,
     join_fields,
+    join_key_sizes,
     slice_field,
 )
 from seqdata.storage.packing import NUMBER_DTYPES
@@ -114,10 +115,11 @@ def dump_index_files(indexes: Iterable[ShardIndex]) -> Iterator[bytes]:
 
 
 def _count_bytes(index: ShardIndex) -> int:
-    arrays: list[NDArray[Any] | None] = [index.keys, index.key_ends]
-    for member in index.members.values():
-        arrays += [*(getattr(member, name) for name in _ARRAYS), member.values]
-    return sum(array.nbytes for array in arrays if array is not None)
+    return (
+        index.keys.nbytes
+        + index.key_ends.nbytes
+        + sum(member.nbytes for member in index.members.values())
+    )
 
 
 def _dump(indexes: Sequence[ShardIndex]) -> bytes:
@@ -145,22 +147,28 @@ def _dump(indexes: Sequence[ShardIndex]) -> bytes:
 def _group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
     """Return indexes grouped by all that is stored once for the files of a group."""
     groups: dict[str, list[ShardIndex]] = {}
+    shown: dict[int, tuple[object, str]] = {}  # by identity: many files share what describes them
+
+    def show(described: object) -> str:
+        if id(described) not in shown:
+            shown[id(described)] = described, repr(described)
+        return shown[id(described)][1]
+
     for index in indexes:
+        common = (index.format_identity, index.algorithm, index.block, index.is_numbered)
         fields = [
-            (name, [dict(head) for head in member.heads], member.codes is None,
-             member.numbers is None,
-             None if member.values is None else (member.values.dtype.name, member.values.shape[1:]))
+            (name, show(member.heads), member.codes is None, member.numbers is None,
+             None if member.values is None else (member.values.dtype.str, member.values.shape[1:]))
             for name, member in index.members.items()
         ]  # fmt: skip
-        common = (index.format_identity, index.algorithm, index.block, index.is_numbered)
-        groups.setdefault(repr((common, index.declared, fields)), []).append(index)
+        groups.setdefault(repr((common, show(index.declared), fields)), []).append(index)
     return list(groups.values())
 
 
 def _dump_group(indexes: Sequence[ShardIndex], put: Any) -> dict[str, Any]:
     first = indexes[0]
     names = [index.shard.encode() for index in indexes]
-    key_sizes = np.concatenate([np.diff(index.key_ends) for index in indexes])
+    key_sizes = join_key_sizes(indexes)
     columns = {
         "names": np.frombuffer(b"".join(names), np.uint8),
         "name_ends": np.array([0, *itertools.accumulate(map(len, names))], np.int64),

@@ -109,6 +109,10 @@ class LocalFiles:
         """Remove a file, if it exists."""
         (self.folder / name).unlink(missing_ok=True)
 
+    def may_have_files(self) -> bool:
+        """Return whether the folder exists."""
+        return self.folder.is_dir()
+
     def find_newest(self, names: Iterable[str]) -> int:
         """Return the time in nanoseconds when the newest of some files was written."""
         paths = [self.folder / name for name in names]
@@ -157,6 +161,10 @@ class RemoteFolder:
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
         make_writable_files(self.url, self.remote).remove(name)
+
+    def may_have_files(self) -> bool:
+        """Return True: whether a folder exists is not asked."""
+        return True
 
 
 _Files = LocalFiles | RemoteFolder
@@ -231,6 +239,7 @@ class FolderIndex:
         content = self._files.read(SHARD_LIST, DataLocation(dataset=self._folder, file=SHARD_LIST))
         self.listed = None if content is None else load_list(content, self._folder)
         self._stored, self._cached = map(self._load_all, (self._files, self._cache))
+        self._may_have_old = not self._stored and self._files.may_have_files()
         self._rows: dict[str, list[tuple[IndexGroup, int]]] = {}
         for stored in self._list_by_age():
             for group in stored.groups:
@@ -292,7 +301,7 @@ class FolderIndex:
             for group, row in reversed(self._rows.get(shard.name, []))
             if group.joined.format_identity == self._format.identity
         ]
-        if not found and not self._stored:
+        if not found and self._may_have_old:
             found = self._find_old(shard.name)
         if not found and self._errors:
             raise self._errors[0]

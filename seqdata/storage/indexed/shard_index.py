@@ -61,6 +61,13 @@ class FieldIndex:
         """Begins and ends of values, int64 (sequences,) each."""
         return self.begins, self.begins + self.sizes
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        optional = (self.firsts, self.codes, self.numbers, self.values)
+        size = self.begins.nbytes + self.sizes.nbytes + self.sums.nbytes
+        return size + sum([array.nbytes for array in optional if array is not None])
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ShardIndex:
@@ -220,10 +227,17 @@ def join_ids(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the concatenated ids of many files, and their offsets."""
     indexes = [add_ids(index) for index in indexes]
-    sizes = np.concatenate([np.diff(index.key_ends) for index in indexes])
+    sizes = join_key_sizes(indexes)
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=ends[1:])
     return np.concatenate([index.keys for index in indexes]), ends
+
+
+def join_key_sizes(indexes: Sequence[ShardIndex]) -> NDArray[np.int64]:
+    """Return the bytes of the id of each sequence of many files, int64 (sequences,)."""
+    ends = np.concatenate([index.key_ends for index in indexes])
+    firsts = np.cumsum([len(index.key_ends) for index in indexes[:-1]], dtype=np.int64)
+    return np.delete(np.diff(ends), firsts - 1)
 
 
 def add_ids(index: ShardIndex) -> ShardIndex:
