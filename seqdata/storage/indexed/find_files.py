@@ -151,7 +151,7 @@ def find_shards(
             shards.extend(files)
             places.append(found)
     _refuse_repeated(shards, location, file_format)
-    for shard in shards:  # before threads ask for it
+    for shard in {shard.folder: shard for shard in shards}.values():  # before threads ask for it
         index.folder(shard)
     return FoundShards(shards, index, places)
 

@@ -67,7 +67,11 @@ class IndexGroup:
         joined: The index of their concatenated sequences; it has no name.
         names: Names of the files.
         starts: File -> its first sequence, with the total at the end.
-        table: Column -> its array, with a row for each file.
+        bytes: File -> its size.
+        last: File -> offset of the last bytes that are compared.
+        sha256: File -> its digest.
+        ends: File -> digest of both ends.
+        modified: File -> its time; empty: none is recorded.
         siblings: File -> its siblings; empty: no file has any.
         missing: File -> the values that some of its sequences lack; empty: no file has any.
     """
@@ -75,7 +79,11 @@ class IndexGroup:
     joined: ShardIndex
     names: Sequence[str]
     starts: Sequence[int]
-    table: Mapping[str, NDArray[Any]]
+    bytes: Sequence[int]
+    last: Sequence[int]
+    sha256: Sequence[str]
+    ends: Sequence[str]
+    modified: Sequence[int]
     siblings: Sequence[Siblings]
     missing: Sequence[MissingValues]
 
@@ -83,11 +91,9 @@ class IndexGroup:
         """Return the index of one file."""
         joined, first, stop = self.joined, self.starts[row], self.starts[row + 1]
         ends = joined.key_ends[first : stop + 1]
-        digests = slice(_DIGEST // 2 * row, _DIGEST // 2 * (row + 1))
         return ShardIndex(
-            shard=self.names[row], bytes=int(self.table["bytes"][row]),
-            sha256=self.table["sha256"][digests].tobytes().hex(),
-            ends=self.table["ends"][digests].tobytes().hex(), last=int(self.table["last"][row]),
+            shard=self.names[row], bytes=self.bytes[row], sha256=self.sha256[row],
+            ends=self.ends[row], last=self.last[row],
             algorithm=joined.algorithm, block=joined.block,
             keys=joined.keys[ends[0] : ends[-1]], key_ends=ends - ends[0],
             members={
@@ -96,7 +102,7 @@ class IndexGroup:
             declared=joined.declared, format_identity=joined.format_identity,
             is_numbered=joined.is_numbered, siblings=self.siblings[row] if self.siblings else {},
             missing=self.missing[row] if self.missing else {},
-            modified=int(self.table[_MODIFIED][row]) if _MODIFIED in self.table else 0,
+            modified=self.modified[row] if self.modified else 0,
         )  # fmt: skip
 
 
@@ -303,8 +309,15 @@ def _parse_group(info: Any, arrays: list[NDArray[Any]]) -> IndexGroup:
     check(starts[-1] == len(joined), "table")
     return IndexGroup(
         joined, [names[first:stop].decode() for first, stop in itertools.pairwise(edges)], starts,
-        table, siblings, missing,
+        sizes.tolist(), last.tolist(), _unpack_digests(table["sha256"]),
+        _unpack_digests(table["ends"]), table[_MODIFIED].tolist() if _MODIFIED in table else [],
+        siblings, missing,
     )  # fmt: skip
+
+
+def _unpack_digests(raw: NDArray[np.uint8]) -> list[str]:
+    text = raw.tobytes().hex()
+    return [text[at : at + _DIGEST] for at in range(0, len(text), _DIGEST)]
 
 
 def _parse_siblings(info: Any) -> Siblings:
