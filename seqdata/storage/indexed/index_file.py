@@ -305,7 +305,7 @@ def _parse_group(info: Any, arrays: list[NDArray[Any]]) -> IndexGroup:
     missing = list(map(_parse_missing, told, counts.tolist()))
     starts = [0, *itertools.accumulate(counts.tolist())]
     check(starts[-1] <= max(map(len, arrays)), "table")  # before memory is taken for them
-    joined = _parse_index(info, arrays, np.repeat(sizes, counts))
+    joined = _parse_index(info, arrays, sizes if len(sizes) == 1 else np.repeat(sizes, counts))
     check(starts[-1] == len(joined), "table")
     return IndexGroup(
         joined, [names[first:stop].decode() for first, stop in itertools.pairwise(edges)], starts,
@@ -381,8 +381,8 @@ def _parse_field(
         for name, dtype in (("firsts", "<i8"), ("codes", "<u2"), ("numbers", "<i8"))
     )
     check(len(begins) == len(sizes) == count, "places")
-    check(bool(((begins >= -1) & (begins <= file_sizes) & (sizes >= 0)).all()), "places")
-    check(bool((sizes <= file_sizes - begins).all()), "places")
+    check(begins.min(initial=0) >= -1 and sizes.min(initial=0) >= 0, "places")
+    check(bool((sizes <= file_sizes - begins).all()), "places")  # which do not overflow now
     check(numbers is None or len(numbers) == count, "numbers")
     if codes is not None:
         check(len(codes) == count and int(codes.max(initial=0)) < max(1, len(heads)), "heads")
