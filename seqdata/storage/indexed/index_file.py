@@ -121,11 +121,11 @@ def dump_index_files(indexes: Iterable[ShardIndex]) -> Iterator[bytes]:
 
 
 def _count_bytes(index: ShardIndex) -> int:
-    return (
-        index.keys.nbytes
-        + index.key_ends.nbytes
-        + sum(member.nbytes for member in index.members.values())
-    )
+    arrays: list[NDArray[Any] | None] = [index.keys, index.key_ends]
+    for member in index.members.values():
+        arrays += (member.begins, member.sizes, member.sums, member.firsts, member.codes)
+        arrays += (member.numbers, member.values)
+    return sum([array.nbytes for array in arrays if array is not None])
 
 
 def _dump(indexes: Sequence[ShardIndex]) -> bytes:

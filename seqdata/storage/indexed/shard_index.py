@@ -61,13 +61,6 @@ class FieldIndex:
         """Begins and ends of values, int64 (sequences,) each."""
         return self.begins, self.begins + self.sizes
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        optional = (self.firsts, self.codes, self.numbers, self.values)
-        size = self.begins.nbytes + self.sizes.nbytes + self.sums.nbytes
-        return size + sum([array.nbytes for array in optional if array is not None])
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ShardIndex:
