@@ -14,6 +14,7 @@ import itertools
 import os
 import tempfile
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -240,11 +241,16 @@ class FolderIndex:
         self.listed = None if content is None else load_list(content, self._folder)
         self._stored, self._cached = map(self._load_all, (self._files, self._cache))
         self._may_have_old = not self._stored and self._files.may_have_files()
-        self._rows: dict[str, list[tuple[IndexGroup, int]]] = {}
-        for stored in self._list_by_age():
-            for group in stored.groups:
-                for row, name in enumerate(group.names):
-                    self._rows.setdefault(name, []).append((group, row))
+        self._groups = [group for stored in self._list_by_age() for group in stored.groups]
+        counts = (len(group.names) for group in self._groups)
+        self._firsts = list(itertools.accumulate(counts, initial=0))
+        self._newest: dict[str, int] = {}  # a row is counted through all groups
+        self._older: dict[int, int] = {}  # row -> an older one of the same file
+        for first, group in zip(self._firsts, self._groups, strict=False):
+            for row, name in enumerate(group.names, first):
+                if name in self._newest:
+                    self._older[row] = self._newest[name]
+                self._newest[name] = row
 
     def _list_by_age(self) -> list[_Stored]:
         """Return the index files, the newest last; that next to the data may be newer."""
@@ -296,11 +302,13 @@ class FolderIndex:
         Raises:
             CorruptShardError: If there is none, but an index file is damaged.
         """
-        found = [
-            group.take(row)
-            for group, row in reversed(self._rows.get(shard.name, []))
-            if group.joined.format_identity == self._format.identity
-        ]
+        found: list[ShardIndex] = []
+        row = self._newest.get(shard.name)
+        while row is not None:
+            at = bisect_right(self._firsts, row) - 1
+            if self._groups[at].joined.format_identity == self._format.identity:
+                found.append(self._groups[at].take(row - self._firsts[at]))
+            row = self._older.get(row)
         if not found and self._may_have_old:
             found = self._find_old(shard.name)
         if not found and self._errors:
