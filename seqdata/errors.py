@@ -154,12 +154,11 @@ def must_be(name: str, needed: str, found: str, remedy: str = "") -> str:
 def advise_on_copy(value: object) -> str:
     """Return the advice about a dict in place of an object; empty for any other value.
 
-    Hydra's ``instantiate`` replaces an object within a dict or list by a dict of its fields.
+    Hydra replaces an object within a dict or list by a dict of its fields.
     """
-    is_copy = isinstance(value, Mapping)
-    return (
-        "If Hydra made it, add `_convert_: all` to the config of the DataModule" if is_copy else ""
-    )
+    if not isinstance(value, Mapping):
+        return ""
+    return "If Hydra made it, add `_convert_: all` to the config of the DataModule"
 
 
 class StopIterationGuard:

@@ -13,9 +13,9 @@ from importlib import metadata
 from typing import Any
 
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningCLI
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from seqdata.builtin import COLLATORS
 from seqdata.errors import ConfigError, PluginError, SeqDataError

@@ -134,12 +134,17 @@ class ConfigKeys:
     def _iter_option(self, source: Source, value: Any) -> Iterator[str]:
         """Yield the mistakes in an option of the command line."""
         name = source.key
-        if name.endswith(".help"):  # its value is a class
+        is_help = name.endswith(".help")  # its value is a class
+        if is_help:
             name = name.removesuffix(".help")
         else:
             longer = [key for key in self._keys if key.startswith(name)]
             name = longer[0] if len(longer) == 1 else name  # argparse takes abbreviations
-        if any(key.startswith(f"{name}.") for key in self._keys):
+        is_section = any(key.startswith(f"{name}.") for key in self._keys)
+        if is_section and is_help:
+            yield source.describe("", "there is no such option. --print_config shows all keys")
+            return
+        if is_section:
             yield from self._iter_section(source, value, name)
             return
         parts = name.split(".")
@@ -289,8 +294,8 @@ class ConfigKeys:
             text = f"must be the name or import path of a class, but is {_show(name)}"
             yield source.describe(f"{path}.class_path", text)
         elif path not in self._classes:
-            known = ", ".join(self._list_classes(path, is_policy)[:_FEW])
-            text = f"the class_path of '{path}' is missing. It is one of {known}"
+            few = ", ".join(self._list_classes(path, is_policy)[:_FEW])
+            text = f"the class_path of '{path}' is missing. It is one of {few}"
             yield source.describe("" if path in _BASES else path, text)
         if isinstance(arguments, Mapping):
             yield from self._iter_arguments(source, arguments, path, is_policy)
@@ -301,14 +306,15 @@ class ConfigKeys:
         self, source: Source, arguments: Mapping[str, Any], path: str, is_policy: bool
     ) -> Iterator[str]:
         """Yield the mistakes in the arguments of a class."""
-        found, where = self._classes.get(path), f"{path}.init_args"
-        taken = _list_taken(path, found) if isinstance(found, type) else None
+        found: Any = self._classes.get(path)
+        where, is_class = f"{path}.init_args", isinstance(found, type)
+        taken = _list_taken(path, found) if is_class else {}
         self._given.setdefault(path, set()).update(arguments)
         for key, item in arguments.items():
-            if taken is not None and key not in taken:
+            if is_class and key not in taken:
                 unknown = _describe("argument", str(key), list(taken), found.__name__)
                 yield source.describe(where, unknown)
-            hint = taken[key].type if taken is not None and key in taken else None
+            hint = taken[key].type if key in taken else None
             is_inner = is_policy or key in _POLICY_KEYS
             yield from self._iter_value(source, item, f"{where}.{key}", False, is_inner, hint)
 

@@ -17,7 +17,7 @@ _SUFFIXES = (".yaml", ".yml")
 Load = Callable[[str], Any]
 
 
-class ConfigStructureError(yaml.MarkedYAMLError):
+class ConfigStructureError(yaml.MarkedYAMLError):  # type: ignore[misc]  # it has no types
     """A dict of a YAML file with a key twice, or one that holds itself."""
 
 
@@ -194,7 +194,7 @@ def describe_yaml_error(error: yaml.YAMLError) -> str:
 def _iter_options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yield the options of a command line with their values, and other arguments with None.
 
-    The names of ``-c FILE``, ``-cFILE`` and abbreviations of ``--config`` are ``--config``.
+    The name of ``-c``, also without a blank before its file, and of abbreviations is ``--config``.
     """
     position = 0
     while position < len(arguments):

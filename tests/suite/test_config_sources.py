@@ -73,6 +73,8 @@ def fail(*options):
     ("--horizon 3", "--horizon: there is no such option; did you mean '--data.horizon'?"),
     ("--print_confg", "--print_confg: there is no such option; did you mean '--print_config'?"),
     ("--zzz.yyy 3", "--zzz.yyy: there is no key 'zzz'. Choose one of config, seed_everything, tra"),
+    ("--trainer.help", "--trainer.help: there is no such option. --print_config shows all keys"),
+    ("--trainer 5", "--trainer: must have keys (accelerator, strategy, "),
     ("-x 3", "-x: there is no key 'x'. Choose one of config, seed_everything, trainer, model"),
 ])  # fmt: skip
 def test_a_misspelt_option_is_named_with_the_nearest_one(options, expected):
