@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
@@ -25,9 +24,9 @@ from seqdata.errors import (
     ConfigError,
     IncompleteEpochError,
     PlanError,
-    SeqDataWarning,
     find_interruption,
     must_be,
+    warn,
 )
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import EngineOptions, UpdateSchedule
@@ -172,6 +171,7 @@ StepBatch = SequenceBatch | dict[str, SequenceBatch]
 """Data of a step: a batch, or one of each part that is zipped."""
 
 _CACHED_PLANS = 2
+_LONG_EPOCH = 100  # batches, from which on empty lanes are worth a warning
 _MANY_FETCHES = 2  # fetches of all data in an epoch, from which on a warning is shown
 
 
@@ -212,6 +212,7 @@ class BaseEngine(ABC):
         self.options = options
         self._plans: dict[int, Plan] = {}
         self.order = RankOrder(None, 0)
+        self._has_checked_lanes = False
         self._has_estimated = False  # how often the store fetches its shards
         self._lock = threading.RLock()
 
@@ -386,7 +387,21 @@ class BaseEngine(ABC):
         """
         share = self.share(epoch, first)
         self._warn_of_fetches(share.plan)
+        self._warn_of_empty_lanes(share.plan)
         return EpochProgress(epoch, share, share.first_step)
+
+    def _warn_of_empty_lanes(self, plan: Plan) -> None:
+        """Warn once if more than half of the lanes of a long epoch have no sequence."""
+        if self._has_checked_lanes or not plan.lanes or len(plan) < _LONG_EPOCH:
+            return
+        self._has_checked_lanes = True
+        rows = int((plan.batch(0).lengths > 0).sum())
+        if 2 * rows < plan.lanes:
+            warn(
+                f"loader: sequences fill {rows} of {plan.lanes} lanes, and the other rows of each "
+                "batch are padding. Pass `continuous=True`, with which one stream of all sequences "
+                "is cut into a column per lane, or fewer lanes"
+            )
 
     def _warn_of_fetches(self, plan: Plan) -> None:
         """Warn once if an epoch fetches the shards of a remote store several times."""
@@ -401,13 +416,11 @@ class BaseEngine(ABC):
         advice = "pass remote='ranges' to `open_store`, raise Remote(cache_bytes=...)"
         if len(self.index) > MAX_BLOCK_ITEMS:
             advice = f"pass shuffle='blocks' to the policy (blocks of neighbours), {advice}"
-        warnings.warn(
+        warn(
             "loader: shuffle=True draws each batch from all shards, but the cache is smaller than "
             f"the data: an epoch fetches the data about {factor:.0f} times. To fetch less, "
             f"{advice}, or write the data in a random order (`write_store(..., shuffle=seed)`) and "
             "pass shuffle='blocks'.",
-            SeqDataWarning,
-            stacklevel=2,
         )
 
     def iterate_from(
