@@ -8,33 +8,11 @@ from click.testing import CliRunner
 
 from seqdata.cli.app import app
 from seqdata.suite.cli import shorten_error
+from tests.suite.config_samples import FORECAST, SEQUENCES, change
 from tests.suite.samples import hours
 
 pytest.importorskip("jsonargparse")
 
-FORECAST = {
-    "seed_everything": 1,
-    "data": {
-        "class_path": "ForecastDataModule",
-        "init_args": {
-            "source": "load.parquet", "id": "site", "time": "time", "target": "load",
-            "context": 24, "horizon": 6, "split": {"train": "..2024-01-08"},
-        },
-    },
-    "model": {"class_path": "LSTMForecaster", "init_args": {"hidden": 4}},
-    "trainer": {"max_epochs": 1, "accelerator": "cpu", "logger": False},
-}  # fmt: skip
-SEQUENCES = {
-    **FORECAST,
-    "data": {
-        "class_path": "SequenceDataModule",
-        "init_args": {
-            "train": "load.parquet", "group": "site", "order": "time",
-            "batching": {"class_path": "windows", "init_args": {"size": 24}},
-            "statistics": {"load": {"class_path": "Robust", "init_args": {"by": "site"}}},
-        },
-    },
-}  # fmt: skip
 CLASS_KEYS = "Choose one of class_path, init_args, dict_kwargs"
 OF_DATA = "data.init_args"
 WINDOWS = f"{OF_DATA}.batching.init_args"
@@ -45,20 +23,6 @@ def _in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["seqdata"])
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-
-
-def change(config, path, new, value=None):
-    """Return a configuration whose key ``path`` is called ``new``, or has another value."""
-    changed = copy.deepcopy(config)
-    *above, last = path.split("/")
-    section = changed
-    for key in above:
-        section = section[key]
-    if value is None:
-        section[new] = section.pop(last)
-    else:
-        section[last] = value
-    return changed
 
 
 def fit(config, *options, name="fit.yaml"):

@@ -9,8 +9,8 @@ import yaml
 from click.testing import CliRunner
 
 from seqdata.cli.app import app
+from tests.suite.config_samples import FORECAST, SEQUENCES, change
 from tests.suite.samples import hours
-from tests.suite.test_config_keys import FORECAST, SEQUENCES, change
 
 pytest.importorskip("jsonargparse")
 
