@@ -238,8 +238,9 @@ def test_series_without_rows_have_no_timesteps():
         ),
         (
             ([1, 2, 1_000],), {"freq": 1},
-            "forecast: a grid of 1 has 1,000 timesteps for 3 rows. Pass the `freq` of the data, or "
-            "leave out times that are far from the others",
+            "forecast: a grid of 1 must have at most 64 timesteps per row of the table, but has "
+            "1,000 for 3 rows. Pass the `freq` of the data, or leave out times that are far from "
+            "the others",
         ),
     ],
 )  # fmt: skip
