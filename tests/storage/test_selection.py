@@ -132,10 +132,12 @@ def test_each_part_of_a_selection_is_in_its_digest():
 @pytest.mark.parametrize(
     "store",
     [
-        MemoryStore.of([{"x": [1]}, {"x": [2]}]),
-        MemoryStore.of([{"x": [1], "id": "a"}, {"x": [2], "id": "b"}]),
-        concat_stores([MemoryStore.of([{"x": [1]}]), MemoryStore.of([{"x": [2]}])]),
-        MemoryStore.of([{"x": [1]}, {"x": [2]}]).select("x"),
+        MemoryStore.from_sequences([{"x": [1]}, {"x": [2]}]),
+        MemoryStore.from_sequences([{"x": [1], "id": "a"}, {"x": [2], "id": "b"}]),
+        concat_stores(
+            [MemoryStore.from_sequences([{"x": [1]}]), MemoryStore.from_sequences([{"x": [2]}])]
+        ),
+        MemoryStore.from_sequences([{"x": [1]}, {"x": [2]}]).select("x"),
     ],
     ids=["numbered", "named", "several", "view"],
 )

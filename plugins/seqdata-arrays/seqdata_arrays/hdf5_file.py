@@ -122,7 +122,7 @@ def _read_tree(opened: h5py.File) -> Tree:
 
 def _make_node(path: str, item: h5py.Dataset) -> ArrayNode:
     dtype, is_text = item.dtype, h5py.check_string_dtype(item.dtype) is not None
-    is_number = not is_text and dtype.kind in "biuf"
+    is_number = not is_text and dtype.kind in "biuf" and 0 not in item.shape[1:]
     if is_number and h5py.h5t.py_create(dtype) != item.id.get_type():
         is_number = False  # of another precision or layout than NumPy's
     return ArrayNode(

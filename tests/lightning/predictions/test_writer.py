@@ -98,7 +98,9 @@ def test_an_output_may_have_the_rows_of_real(tmp_path):
 
 def test_a_view_is_predicted_in_its_own_order_repeats_and_all(tmp_path):
     numbers = [5, 2, 5, 0, 2, 22]
-    predict(data_of(take(MemoryStore.of(NAMED), numbers), Bucketed(2)), tmp_path / "out")
+    predict(
+        data_of(take(MemoryStore.from_sequences(NAMED), numbers), Bucketed(2)), tmp_path / "out"
+    )
     made = read(tmp_path / "out")
     assert made["id"] == [f"utt-{number}" for number in numbers]
     assert made["position"] == numbers
@@ -107,12 +109,12 @@ def test_a_view_is_predicted_in_its_own_order_repeats_and_all(tmp_path):
 
 
 def test_a_view_without_repeats_is_keyed_by_id(tmp_path):
-    predict(data_of(take(MemoryStore.of(NAMED), [5, 2]), Bucketed(1)), tmp_path / "out")
+    predict(data_of(take(MemoryStore.from_sequences(NAMED), [5, 2]), Bucketed(1)), tmp_path / "out")
     assert open_store(tmp_path / "out").keys([0, 1]) == ["utt-5", "utt-2"]
 
 
 def test_stores_that_share_ids_are_predicted_without_a_key(tmp_path):
-    first, second = MemoryStore.of(NAMED), MemoryStore.of(NAMED)
+    first, second = MemoryStore.from_sequences(NAMED), MemoryStore.from_sequences(NAMED)
     predict(data_of(concat([first, second]), Bucketed(2)), tmp_path / "out")
     out = open_store(tmp_path / "out")
     assert [one["id"] for one in out] == 2 * [row["id"] for row in NAMED]
