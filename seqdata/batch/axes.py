@@ -19,8 +19,8 @@ class Axes:
 
     Args:
         axis: The axis that is planned on, to which ``batch.lengths`` and ``batch.mask`` refer.
-        axis_of: Field -> axis; None: one value per sequence. A missing field that is not a list
-            runs along ``axis``.
+        axis_of: Field -> axis; None: one value per sequence. A missing field runs along ``axis``,
+            unless its values are a list.
         shift: Field -> timesteps between an input and its target.
     """
 
