@@ -287,7 +287,7 @@ def test_a_data_module_plays_the_view(folder):
 def test_one_transform_is_enough(folder, make):
     view = measure_lengths(folder, runs)
     with pytest.raises(
-        ConfigError, match=r"`transform` is .*runs_of_all, but the view carries .*runs"
+        ConfigError, match=r"`transform` is .*runs_of_all, but the data carries .*runs"
     ):
         make(view, Fixed(2), transform=runs_of_all)
 
