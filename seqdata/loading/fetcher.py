@@ -145,7 +145,10 @@ class FieldReader:
     def length_advice(self) -> str:
         """Advice for a length that differs from the planned one."""
         if self.measured_view is not None:
-            return "Measure again (cache=False) if the transform was changed, else change it"
+            return (
+                "Call `measure_lengths` again (`cache=False`) if the transform was changed, else "
+                "make its lengths repeatable"
+            )
         if self.length_map is not None:
             name = "max_length" if self.has_bounded_lengths else "lengths"
             return f"Change the transform, or its `.{name}`"

@@ -33,7 +33,7 @@ def start_thread(thread: threading.Thread) -> None:
     checked before.
 
     Raises:
-        ConfigError: If there is no memory for it.
+        ConfigError: If there is no memory for it, or a limit on threads is reached.
     """
     protections = (
         mmap.PROT_READ,
@@ -201,7 +201,7 @@ class _HandoverQueue(Generic[Item]):
     def take(self, is_alive: Callable[[], bool]) -> deque[Item] | None:
         """Return the next group; None at the end.
 
-        What is gathered does not wait for a later item that takes long.
+        Items that are ready do not wait for a later one that takes long.
         """
         with self._changed:
             self.is_consumer_waiting = not self._ready

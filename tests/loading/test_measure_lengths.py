@@ -301,7 +301,7 @@ def test_a_length_that_was_not_measured_is_an_error_when_it_is_read():
     view = measure_lengths([[1.0, 2.0], [3.0]], grows)
     more.append(1.0)
     with pytest.raises(
-        DecodeError, match=r"'0': returned 3 timesteps of field 'x', but 2 are planned. Measure aga"
+        DecodeError, match=r"'0': returned 3 timesteps of field 'x', but 2 are planned. Call `measure_le"
     ):
         list(Loader(view, Fixed(2, shuffle=False)))
 
@@ -347,10 +347,18 @@ def said(sequence, rng):
 said.lengths = lambda lengths: lengths
 
 
+def bounded(sequence, rng):
+    return sequence
+
+
+bounded.max_length = lambda lengths: lengths
+
+
 @pytest.mark.parametrize(
     ("transform", "options", "message"),
     [
         (said, {}, r"said has `.lengths` and needs no measuring. Pass it as `transform`"),
+        (bounded, {}, "bounded has `.max_length`, so its lengths are random and cannot be"),
         ("x", {}, "`transform` must be a function.*, but is 'x'"),
         (runs, {"num_workers": -1}, "`num_workers` must be an integer from 0.*, but is -1"),
         (
@@ -366,7 +374,7 @@ def test_what_cannot_be_meant_is_refused(transform, options, message):
 
 
 def test_a_view_carries_one_transform():
-    with pytest.raises(ConfigError, match=r"the view already carries .*runs. Combine both"):
+    with pytest.raises(ConfigError, match=r"the data already carries .*runs. Combine both"):
         measure_lengths(measure_lengths([[1, 2]], runs), runs)
 
 
