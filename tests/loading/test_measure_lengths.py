@@ -301,7 +301,7 @@ def test_a_length_that_was_not_measured_is_an_error_when_it_is_read():
     view = measure_lengths([[1.0, 2.0], [3.0]], grows)
     more.append(1.0)
     with pytest.raises(
-        DecodeError, match=r"'0': returned 3 timesteps of field 'x', but 2 are planned. Call `measure_le"
+        DecodeError, match=r"'0': returned 3 timesteps of field 'x', but 2 are planned. Call `me"
     ):
         list(Loader(view, Fixed(2, shuffle=False)))
 
@@ -364,7 +364,7 @@ bounded.max_length = lambda lengths: lengths
         (
             lambda s, r: s,
             {"num_workers": 1},
-            "cannot be pickled for a worker process .*Define functions",
+            "cannot be pickled for a worker process .*Define functions .*, or pass num_workers=0",
         ),
     ],
 )
