@@ -59,14 +59,14 @@ def format_unknown_name(name: str, known: Iterable[str], kind: str = "field") ->
 
 
 class FieldMap(dict[str, Any]):
-    """Mapping of fields to values, whose error for an unknown name has the most similar one."""
+    """Mapping of fields to values, whose error for an unknown name has the most similar name."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self)}")
 
 
 class AxisMap(dict[str, Any]):
-    """Mapping of axes to lengths, whose error for an unknown name has all axes."""
+    """Mapping of axes to lengths, whose error for an unknown name has the names of all axes."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self, 'axis')}")

@@ -69,7 +69,7 @@ class SequenceBatch:
         ends_update: Whether the optimizer steps after this batch, because it is the last batch of
             its update. The last batch of an epoch always ends an update.
         lanes: int64 (r,), lane of each row; None without lanes.
-        reset: bool (r,), whether the state of each lane begins anew: at the start of a sequence, or
+        reset: bool (r,), whether the state of each lane is reset: at the start of a sequence, or
             with ``carry`` only of a stream; None without lanes.
         burn_in: int64 (r,), number of timesteps at the beginning of each row that are context; None
             without lanes and overlap.
@@ -191,7 +191,7 @@ class SequenceBatch:
         if not isinstance(name, str):
             raise ConfigError(
                 f"batch: the name of a field must be a str, but is {name!r:.100}. Write "
-                "batch['x'] = value; rows are batch['x'][0]"
+                "batch['x'] = value; a row is batch['x'][0]"
             )
         self.data[name] = value
 
@@ -220,7 +220,7 @@ class SequenceBatch:
 
     @property
     def start_of(self) -> dict[str, Tensor]:
-        """Axis -> int64 (r,), first timestep of each row along each linked axis; on the CPU."""
+        """Axis -> int64 (r,), first timestep of each row: planned and linked axes; on the CPU."""
         linked = {axis: torch.from_numpy(rows[0].copy()) for axis, rows in self.linked.items()}
         return AxisMap({self.axes.axis: self.start, **linked})
 
@@ -272,10 +272,7 @@ class SequenceBatch:
 
     @property
     def future(self) -> dict[str, Any]:
-        """Fields of windows after their context, (r, horizon, *shape), as in ``context``.
-
-        They are views, or copies if the contexts differ in length.
-        """
+        """Fields of windows after their context, (r, horizon, *shape); otherwise as ``context``."""
         return self._slice_windows(is_future=True)
 
     def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:

@@ -21,7 +21,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 class Layout(ABC):
-    """Arrangement of the ragged values of a batch in tensors; other modules use its name.
+    """Arrangement of the ragged values of a batch in tensors; ``LAYOUTS`` has all, by name.
 
     Attributes:
         name: Name of the layout.

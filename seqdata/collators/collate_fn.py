@@ -80,7 +80,7 @@ class Samples:
             error.add_note(
                 f"in the `collate_fn`, which received a list of {len(items)} samples, each a "
                 f"{kind}{described}. If it joins sequences of different lengths, pad them there, "
-                "or leave out `collate_fn`: batches are then padded"
+                "or leave the function out: batches are then padded"
             )
             raise
 

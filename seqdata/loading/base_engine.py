@@ -485,7 +485,7 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Stop all threads and worker processes; running iterations end with an error."""
+        """Stop all threads and worker processes; iterations that need them end with an error."""
 
     def end_workers(self) -> None:
         """End the workers, if there are any, and the iterations that use them."""

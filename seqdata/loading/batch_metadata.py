@@ -426,7 +426,7 @@ def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDAr
 
 
 def _find_resets(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
-    """Return whether the state of each row begins anew; a carried one only with its stream."""
+    """Return whether the state of each row is reset; a carried one only where its stream begins."""
     resets: NDArray[np.bool_] = steps.lengths > 0
     begins = plan.lane_begins(steps.numbers)
     if begins is not None and steps.lanes is not None:  # in an epoch's first batch all do

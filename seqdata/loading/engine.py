@@ -218,7 +218,7 @@ class EpochEngine(BaseEngine):
         return [] if self._worker_pools is None else self._worker_pools.pids
 
     def shutdown(self) -> None:
-        """Stop all threads and worker processes; running iterations end with an error."""
+        """Stop all threads and worker processes; iterations that need them end with an error."""
         prefetchers = list(self._prefetchers)
         if self._worker_pools is not None:
             self._worker_pools.cancel()
@@ -517,7 +517,7 @@ class ZipEngine(BaseEngine):
         return [pid for engine in self.engines.values() for pid in engine.worker_pids]
 
     def shutdown(self) -> None:
-        """Stop all threads and worker processes; running iterations end with an error."""
+        """Stop all threads and worker processes; iterations that need them end with an error."""
         for engine in self.engines.values():
             engine.shutdown()
 

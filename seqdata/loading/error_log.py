@@ -85,7 +85,7 @@ class ErrorLog:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """The errors, in order.
+        """The errors in order, after those that the file listed before.
 
         Dicts with ``error`` (its class), ``message``, ``loader``, ``sequence``, ``epoch`` and
         ``batch``, and ``part`` of a mixture, whose sequences are numbered over all parts; errors of

@@ -42,19 +42,20 @@ class FieldReader:
 
     Attributes:
         store: The store to read.
-        axis: The axis that spans cut.
+        axis: The planned axis, along which spans are cut.
         unshifted_fields: Fields that are read at the planned timesteps.
         shifted_field: The field that is read ``shift`` timesteps further; None without a shift.
-            With a transform, the field of its results; None: the only ragged one.
+            With a transform a name in its results, or None for the only ragged field there.
         shift: Number of timesteps between inputs and targets.
         axes: Axis of each field.
         transform: The transform of the columns; None: no transform.
-        length_map: Length law of the transform; None: it declares none.
+        length_map: Function that maps stored lengths to those of the results; None: the transform
+            declares none.
         measured_view: The view with the measured lengths of the results, or None if they were
             not measured.
         linker: Linker of the axes whose fields are cut with the planned one; None: fields of other
             axes are read whole.
-        linked_fields: Axis -> the fields along it that are cut so.
+        linked_fields: Linked axis -> the fields along it.
         is_opaque: Whether items of Datasets are read as they are, in one column ``ITEMS``.
     """
 

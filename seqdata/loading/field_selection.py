@@ -183,7 +183,7 @@ def _list_base_policies(policy: Policy) -> list[Policy]:
 
 
 def _make_uncut_error(reader: FieldReader, policy: Policy, name: str, axis: str) -> ConfigError:
-    kind = "a window" if as_policy(find_base_policy(policy)).cuts_windows else "a chunk"
+    kind = "window" if as_policy(find_base_policy(policy)).cuts_windows else "chunk"
     steps = np.asarray(reader.store.lengths_of[axis])
     longest = int(steps.max(initial=0))
     ways = f"leave it out with `fields`, or pass whole=({name!r},) if it is meant"
@@ -197,9 +197,9 @@ def _make_uncut_error(reader: FieldReader, policy: Policy, name: str, axis: str)
             f"DataModule; {ways}"
         )
     return ConfigError(
-        f"loader: fields along other axes than {reader.axis!r} must be linked to be read in parts "
-        f"of sequences, but {name!r} runs along {axis!r} and would come whole, up to {longest:,} "
-        f"timesteps, with each {kind.split()[-1]}. {link}"
+        f"loader: fields along axes other than {reader.axis!r} must be linked to be cut into "
+        f"{kind}s, but {name!r} runs along {axis!r} and would come whole, up to {longest:,} "
+        f"timesteps, with each {kind}. {link}"
     )
 
 
@@ -237,7 +237,7 @@ def check_ends(reader: FieldReader, policy: Policy) -> None:
                 "loader: linked axes do not begin and end together in "
                 f"{np.count_nonzero(is_apart)} of {len(gaps)} sequences: "
                 f"{_describe_ends(reader, axis, int(gaps.argmax()))}. Windows and chunks there "
-                "have fewer timesteps of one (batch.lengths_of), or leave its rest out",
+                "have fewer timesteps along one axis (`batch.lengths_of`), or leave out its excess",
             )
 
 
@@ -356,7 +356,7 @@ def _parse_shift(shift: int | Mapping[str, int]) -> tuple[str | None, int]:
     number = as_integer(timesteps)
     if number is None or number < 0:
         raise ConfigError(
-            must_be("loader: `shift`", "an integer of at least 0, the timesteps", repr(timesteps))
+            must_be("loader: `shift`", "an integer of at least 0 (timesteps)", repr(timesteps))
         )
     return name, number
 
@@ -555,7 +555,7 @@ def check_dummy_marks(
         divided = f"{lanes} lanes" if lanes else f"{num_left} batches"
         where, other = "loader", "tail='drop' (in training also 'repeat')"
         if num_left < size:  # all would be dropped
-            other = "tail='repeat' (in training), fewer ranks or smaller batches"
+            other = "tail='repeat' (in training), or use fewer ranks or smaller batches"
         if options.is_evaluation:  # which leaves out no row
             where = f"loader of {options.name!r}"
             other = f"an `eval_batching` of which {size} divides the number of batches"

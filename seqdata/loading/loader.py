@@ -105,8 +105,8 @@ class Loader:
         accumulate: Number of steps of an optimizer update, for ``loss_scale``.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
-            batch, cropped, and ``mask`` if there is none. The number and size of batches do not
-            change.
+            batch, cropped, and ``mask`` if there is none or rows hold several sequences. The number
+            and size of batches do not change.
         max_errors: Maximum number of masked or replaced errors in a run; the next error is raised.
         error_log: File that lists the masked or replaced errors, one line of JSON each. Errors that
             the file already lists count for ``max_errors``.
@@ -350,7 +350,10 @@ class Loader:
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """Errors that this rank skipped: dicts, see ``ErrorLog.entries``."""
+        """Errors that this rank skipped, after those that the ``error_log`` listed before.
+
+        Each is a dict; see ``ErrorLog.entries``.
+        """
         return self._engine.options.error_log.entries
 
     @property
@@ -374,7 +377,7 @@ class Loader:
         """
         if self._engine.segments is None:
             raise ConfigError(
-                f"loader: weights can be set with a policy of segments, but `batching` is "
+                "loader: `batching` must be a policy `Segments` for weights to be set, but is "
                 f"{self._engine.policy!r:.200}. Pass e.g. Segments(Weighted(Bucketed(64)), "
                 "batches=1_000)."
             )
@@ -434,7 +437,7 @@ class Loader:
         self._next_position, self._active = run_position, None
 
     def shutdown(self) -> None:
-        """Stop threads and workers; a running iteration ends with an error."""
+        """Stop threads and workers; an iteration that still needs them ends with an error."""
         self._engine.shutdown()
 
     def _check_single_process(self) -> None:

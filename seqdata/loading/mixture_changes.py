@@ -206,7 +206,7 @@ def _find_mixture_start(
     on_changed: OnChanged,
     changed: list[str],
 ) -> RunStart | None:
-    """Return the start of a run whose mixture has changed; None: as for data that is no mixture.
+    """Return the start of a run whose mixture has changed; None: as without a mixture.
 
     Raises:
         ResumeError: If the change is not allowed, or the state has no positions of parts.

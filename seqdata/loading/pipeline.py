@@ -149,7 +149,7 @@ class BatchPipeline:
         return batch if output is None else output(batch)
 
     def make_sized_output(self, step: int) -> tuple[Any, int]:
-        """Return the output of a step, and the number of bytes of its tensors."""
+        """Return the output of a step, and the number of bytes of the tensors of the batch."""
         batch = self.make_batch(step)
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
         output = self.components.output

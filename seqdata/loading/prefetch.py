@@ -102,7 +102,7 @@ class Prefetcher(Generic[Item]):
     def __iter__(self) -> Generator[Item, None, None]:
         """Yield the items, which a thread makes while the consumer computes between them.
 
-        The thread is started here, and ends with the iteration.
+        A thread is started here; it stops while the consumer computes nothing, and at the end.
 
         Raises:
             BaseException: The error of an item, after all items before it.

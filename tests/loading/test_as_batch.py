@@ -85,7 +85,7 @@ def test_a_function_that_loses_them_is_refused_before_the_first_step(function):
 
 def test_no_tail_is_advised_that_would_drop_everything():
     world = World(0, 4)
-    with pytest.raises(ConfigError, match=r"or pass tail='repeat' \(in training\), fewer ranks"):
+    with pytest.raises(ConfigError, match=r"or pass tail='repeat' \(in training\), or use few"):
         Loader(ROWS, Fixed(4), as_batch=bare, world=world)
     with pytest.raises(PlanError, match="must leave at least one step"):
         next(iter(Loader(ROWS, Fixed(4), as_batch=bare, world=world, tail="drop")))

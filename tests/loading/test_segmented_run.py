@@ -52,7 +52,7 @@ def test_within_a_segment_weights_are_refused(count):
 
 def test_a_policy_without_segments_has_no_weights_to_set():
     loader = Loader(DATA, Weighted(Fixed(2)))
-    with pytest.raises(ConfigError, match=r"with a policy of segments, but `batching` is Weighted"):
+    with pytest.raises(ConfigError, match=r"a policy `Segments` for weights .*, but is Weighted"):
         loader.set_weights(FEW)
 
 

@@ -103,8 +103,8 @@ def check_transform(transform: object) -> None:
         takes = "(columns, seeds)" if is_columnar(transform) else "(sequence, rng)"
         raise ConfigError(
             f"loader: `transform` must be a function of {takes}, but {qualified_name(transform)} "
-            f"cannot be called with these ({error}). Add the second argument; a transform that "
-            "draws nothing ignores it"
+            f"cannot be called with these ({error}). Give it these two arguments; a transform that "
+            "draws nothing ignores the second"
         ) from error
     except ValueError:  # compiled functions may have no signature
         return

@@ -72,7 +72,7 @@ def ignore_signals() -> None:
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when the thread that started it ends (Linux only).
+    """Ask the kernel to kill this process when the thread that started it ends (Linux only).
 
     A thread that watches the parent would not run while a library holds the GIL. This process's
     copy of the fork server's pipe is closed: the server ends once all copies are closed.

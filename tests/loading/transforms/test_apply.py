@@ -329,7 +329,7 @@ def test_a_plan_is_of_the_lengths_that_a_transform_says():
             "axis 'time': no field 'token'. Choose one of x",
         ),
         (lambda s, r: {"targets": s["x"]}, 1, "but the transform returns one"),
-        (lambda s, r: s, -1, "`shift` must be an integer of at least 0, .*, but is -1"),
+        (lambda s, r: s, -1, "`shift` must be an integer of at least 0 .*, but is -1"),
     ],
 )
 def test_a_shift_names_what_the_transform_gives(transform, shift, message):
