@@ -307,7 +307,7 @@ class SequenceBatch:
         """
         values = self[name]
         axis = self.axes.along(name)
-        if axis is None or not isinstance(values, Tensor | PackedSequence):
+        if axis is None or isinstance(values, list):
             raise ConfigError(
                 f"batch: field {name!r} has one value per sequence and cannot be packed. Use "
                 f"batch[{name!r}]."
