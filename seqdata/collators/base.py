@@ -66,7 +66,7 @@ class PaddedOffsets(NamedTuple):
 
 @runtime_checkable
 class SupportsPaddedOffsets(Protocol):
-    """A collator that takes the offsets of pieces in padded rows where the plan has them."""
+    """A collator that can use offsets of pieces in padded rows that were computed ahead."""
 
     def collate(
         self, columns: Columns, batch: SequenceBatch, planned: PaddedOffsets | None

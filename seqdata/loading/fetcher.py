@@ -1,8 +1,9 @@
 """The columns of a step: read and, with a transform, transformed.
 
-``FieldReader`` reads the chosen fields and knows the length law of transforms: a transform that
-keeps lengths receives the spans, one that changes lengths the whole sequences. Worker processes do
-all of this without torch. Place in the flow: step request -> columns, which the collator lays out.
+``FieldReader`` reads the chosen fields and knows the lengths of a transform's results: a transform
+that keeps lengths receives the spans, one that changes lengths the whole sequences. Worker
+processes do all of this without torch. Place in the flow: step request -> columns, which the
+collator lays out.
 """
 
 from __future__ import annotations
@@ -264,7 +265,7 @@ class FieldReader:
         return self.store.read(spans, names, axis=self.axis)
 
     def _describe_length_map(self, length_map: LengthMap) -> str:
-        """Return a label of a length law: its results for the first and last sequences."""
+        """Return a label of a length map, with a digest of some of its results."""
         lengths = self.store.lengths_of[self.axis]
         digest = hashlib.sha256()
         for chunk_lengths in (lengths[:SCAN_CHUNK], lengths[-SCAN_CHUNK:]):

@@ -97,7 +97,7 @@ def measure_lengths(
         store: A store, the location of one, or sequences in memory.
         transform: ``transform(sequence, rng) -> dict``, or a ``columnar`` one.
         num_workers: Number of worker processes; 0: use this process. With worker processes, the
-            transform must be a function of a module.
+            transform must be picklable, as a function of a module is.
         progress: Whether to show a progress bar; None: if standard error is a terminal.
         axis: Name of the axis whose lengths are measured.
         cache: Whether to use cached lengths if data and transform are unchanged. Lengths are always

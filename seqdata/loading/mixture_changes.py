@@ -60,7 +60,8 @@ class RunStart:
             A warning about changes; empty without any.
 
         Raises:
-            ResumeError: If these are not the weights of the state, are missing, or none are due.
+            ResumeError: If the weights are missing, or are not those of the state, which may have
+                none.
             ConfigError: If the weights do not fit the data.
         """
         segments = engine.segments

@@ -417,13 +417,14 @@ class EngineOptions(LoaderOptions):
         world: This rank and the number of ranks.
         batches_per_update: Number of batches of an optimizer update, over all ranks; their rows
             have similar lengths if the policy orders by length. None: that of a step.
-        balance_ranks: Number of ranks of a step, for that order; None: that of ``world``.
+        balance_ranks: Number of ranks whose batches in a step have similar lengths; None: that of
+            ``world``.
         error_log: Log of errors in the data, which raises if there are too many.
         overfit: Whether every epoch has the plan of epoch 0.
         is_evaluation: Whether the engine evaluates, so that no row may be left out.
         on_plan_ready: Called with each plan, before its first batch.
-        replay_hint: Returns the command that replays a batch, from epoch and index, for its
-            errors; None: there is no such command.
+        replay_hint: Called with the epoch and index of a batch; returns the command that replays
+            it, for messages. None: there is no such command.
         name: Name of the loader, for ``batch.loader``.
 
     Raises:

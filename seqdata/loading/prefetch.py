@@ -76,7 +76,7 @@ class PrefetchSource(Generic[Item]):
     """The items that a thread makes.
 
     Attributes:
-        make: Returns item ``k`` and its size in bytes.
+        make: Called with the index of an item; returns the item and its size in bytes.
         numbers: Indices of the items, in order.
         on_handover: Called after each hand-over with the index of the next item.
     """
@@ -183,7 +183,7 @@ class _HandoverQueue(Generic[Item]):
         self.error: BaseException | None = None
 
     def gather(self, item: Item) -> int:
-        """Add an item to the next group; return how many it has."""
+        """Add an item to the next group; return the number of items in it."""
         self._gathered.append(item)
         return len(self._gathered)
 

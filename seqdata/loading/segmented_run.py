@@ -160,7 +160,8 @@ class SegmentedRun:
             values: The weights; None if the entry is enough, or there are none.
 
         Raises:
-            ResumeError: If these are not the weights of the state, are missing, or none are due.
+            ResumeError: If the weights are missing, or are not those of the state, which may have
+                none.
             ConfigError: If the weights do not fit the data.
         """
         first = self.find_first(run_position.position)

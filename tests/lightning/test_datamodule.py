@@ -159,7 +159,7 @@ def test_validation_without_data_is_refused_by_the_trainer():
         ),
         (
             {"num_workers": -1},
-            "`num_workers` must be an integer, .*but is -1",
+            "`num_workers` must be an integer .*but is -1",
         ),
         (
             {"batches_per_update": 0},

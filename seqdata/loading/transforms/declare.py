@@ -1,4 +1,4 @@
-"""The declarations of a transform: whether it is columnar, its length law, its new axes.
+"""The declarations of a transform: whether it is columnar, how it changes lengths, its new axes.
 
 A transform is an ordinary function; its declarations are attributes: ``lengths``, ``axes``,
 ``by_timestep``, and the mark of ``columnar``.
@@ -160,7 +160,7 @@ def is_bounded(transform: object) -> bool:
 
 
 def length_map_for(transform: object) -> LengthMap | None:
-    """Return the length law of a transform; None if it keeps lengths.
+    """Return the function by which a transform changes lengths; None if it keeps them.
 
     The attribute ``lengths`` of the transform maps lengths; ``max_length`` maps them to bounds, if
     results have random lengths. The returned function raises ConfigError if the attribute does not

@@ -160,11 +160,11 @@ class PoolSession:
 class WorkerPoolCache:
     """A cache of worker pools, started when they are first needed.
 
-    A pool is kept for the next session, unless workers are not to stay.
+    A pool is kept for the next session if ``persistent_workers`` is True.
 
     Args:
         fetcher: Fetcher that the workers run.
-        options: The number of workers, and their start method.
+        options: The number of workers, their start method, and whether they persist.
     """
 
     def __init__(self, fetcher: WorkerFetcher, options: EngineOptions) -> None:
