@@ -122,7 +122,7 @@ def _read_tree(opened: h5py.File) -> Tree:
 
 def _make_node(path: str, item: h5py.Dataset) -> ArrayNode:
     dtype, is_text = item.dtype, h5py.check_string_dtype(item.dtype) is not None
-    is_number = not is_text and dtype.kind in "biuf"
+    is_number = not is_text and dtype.kind in "biuf" and 0 not in item.shape[1:]
     if is_number and h5py.h5t.py_create(dtype) != item.id.get_type():
         is_number = False  # of another precision or layout than NumPy's
     return ArrayNode(
@@ -166,7 +166,7 @@ def _describe_array(item: h5py.Dataset) -> StoredArray:
     if item.is_virtual or properties.get_external_count():
         raise DecodeError.at(
             f"array {item.name!r} must be stored in this file, but is stored in others (virtual or "
-            "external). Copy it into one file with `h5repack`"
+            "external). Copy it into one file with `h5repack -l CONTI IN OUT`"
         )
     chunks = item.chunks
     if kind != h5py.h5d.CHUNKED or chunks is None:

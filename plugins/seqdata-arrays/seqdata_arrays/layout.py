@@ -541,8 +541,7 @@ def _check_packed(layout: Layout, options: ArrayOptions) -> None:
 
 
 def _check_numbers(node: ArrayNode) -> None:
-    dtype = "" if node.dtype is None else node.dtype.newbyteorder("=").name
-    if dtype not in NUMBER_DTYPES or 0 in node.shape[1:]:
+    if node.dtype is None or node.dtype.newbyteorder("=").name not in NUMBER_DTYPES:
         _refuse(
             f"array {node.path!r} must hold numbers, but holds {node.kind} {list(node.shape)}. "
             "Name the arrays that become fields with `fields`"

@@ -200,9 +200,9 @@ def _count_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 def _make_node(name: str, array: _Array, file: RandomAccessFile) -> ArrayNode:
     dtype = array.dtype
-    is_text = dtype.kind in "SU"
+    is_text, is_number = dtype.kind in "SU", dtype.kind in "biuf" and 0 not in array.shape[1:]
     return ArrayNode(
-        name, array.shape, dtype if dtype.kind in "biuf" else None,
+        name, array.shape, dtype if is_number else None,
         "strings" if is_text else dtype.name, {}, lambda: _load(array, file),
     )  # fmt: skip
 
