@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from seqdata.api import concat, open_store, write_store
-from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
+from seqdata.errors import ConfigError, DecodeError, StallError, WorkerDiedError
 from seqdata.fitting.fit import fit
 from seqdata.fitting.mean_std import MeanStd
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
 from seqdata.loading.measure_lengths import CHUNK_SEQUENCES, measure_lengths
+from seqdata.loading.options import EngineOptions
 from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.mix import Mix
@@ -25,7 +26,7 @@ from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import join_parts
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
-from tests.loading.transforms.failing import dies, fails, stops
+from tests.loading.transforms.failing import dies, fails, hangs, stops
 from tests.loading.transforms.samples import runs
 from tests.loading.workers.light import one_more_with_torch
 
@@ -340,6 +341,14 @@ def test_what_a_transform_raises_in_a_worker_says_where(folder):
 def test_a_worker_that_dies_is_an_error(folder):
     with pytest.raises(WorkerDiedError, match=r"worker 0 \(pid \d+\) ended with exit code"):
         measure_lengths(open_store(folder).take([0]), dies, num_workers=1)
+
+
+@pytest.mark.slow
+def test_a_stall_is_not_met_by_an_option_that_only_loaders_have(folder, monkeypatch):
+    impatient = partial(EngineOptions, stall_timeout=1)
+    monkeypatch.setattr("seqdata.loading.measure_lengths.EngineOptions", impatient)
+    with pytest.raises(StallError, match="Look at its stack, or pass num_workers=0"):
+        measure_lengths(open_store(folder).take([0]), hangs, num_workers=1)
 
 
 def said(sequence, rng):
