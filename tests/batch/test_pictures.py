@@ -88,7 +88,7 @@ def test_a_row_is_drawn_with_its_features(axes):
             "`field` must be a field with values per timestep, but is 't'",
         ),
         ({"field": "z"}, UnknownNameError, "z"),
-        ({"field": "x", "row": 8}, ConfigError, r"`row` must be in \[0, 8\), but is 8"),
+        ({"field": "x", "row": 8}, ConfigError, r"`row` must be in \[-8, 8\), but is 8"),
         ({"row": 1}, ConfigError, "`row` must be given with `field`, but is 1"),
     ],
 )
