@@ -157,6 +157,13 @@ def test_the_most_frequent_step_is_taken_and_the_smaller_one_of_two():
     assert counts.find().size == 9
 
 
+def test_months_are_those_of_all_parts():
+    counts = StepCounts()
+    for months in (["2023-01-01", "2023-03-01"], ["2023-04-01", "2023-06-01"]):
+        counts.add(*make_times(pd.to_datetime(months)))
+    assert str(counts.find()) == "MS"  # a grid of every second month would not have both
+
+
 def test_days_that_are_30_apart_are_no_months():
     counts = StepCounts()
     counts.add(*make_times(pd.date_range("2024-01-01", periods=5, freq="30D")))
@@ -204,6 +211,12 @@ def test_months_may_be_their_ends_and_days_of_a_zone_have_23_hours():
     assert (grid.rows.tolist(), grid.missing) == ([0, 1, 3], 1)
     days = pd.date_range("2024-03-30", periods=4, freq="D", tz="Europe/Berlin")
     assert place(*make_times(days, zone="Europe/Berlin"), "D").is_complete
+
+
+def test_months_without_a_row_begin_at_the_first_of_a_month():
+    grid = place(*make_times(pd.to_datetime(["2024-01-01", "2024-04-01"])), "MS", padding=1)
+    due = pd.date_range("2023-12-01", "2024-04-01", freq="MS")
+    assert grid.times.tolist() == due.as_unit("us").asi8.tolist()
 
 
 def test_padding_is_before_each_series_in_the_steps_of_the_grid():
