@@ -173,14 +173,6 @@ def test_shells_complete_commands_names_and_files(shell):
         assert item.type == "file"
 
 
-def test_the_help_of_fit_lists_what_lightning_takes():
-    shown = CliRunner().invoke(app, ["fit", "--help"], terminal_width=80).output
-    assert shown.startswith("Usage: app fit --config FILE [OPTIONS]\n")
-    for option in ("-c, --config FILE", "--data.KEY VALUE", "--data.help CLASS", "-h, --help"):
-        assert f"\n  {option}  " in shown
-    assert max(map(len, shown.splitlines())) <= 80
-
-
 def test_the_script_of_bash_is_one():
     script = get_completion_class("bash")(app, {}, "seqdata", "_SEQDATA_COMPLETE").source()
     done = subprocess.run(["bash", "-n"], input=script, text=True, timeout=patient(), check=False)
