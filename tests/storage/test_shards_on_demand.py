@@ -61,7 +61,7 @@ def test_requests_that_cannot_be_are_refused_before_anything_comes(store, span, 
 
 
 def test_what_comes_next_may_be_announced(store):
-    how = store._reader._shards.remote.how
+    how = store._reader._files.remote.how
     assert store.prefetch(np.array([0, 1])) == (how != "ranges")
     with pytest.raises(ConfigError, match="the index of a sequence must be in"):
         store.prefetch(np.array([9]))

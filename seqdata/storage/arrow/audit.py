@@ -33,11 +33,12 @@ from seqdata.storage.arrow.store import (
     locate_checksums,
     locate_lengths,
     locate_shard,
+    make_layout,
     map_file,
     map_lengths,
 )
 from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.integrity.audit import (
     MAX_FINDINGS,
     AuditReport,
@@ -277,20 +278,17 @@ def _iter_sources(
         checksums: Bytes of its checksums.
         lengths_of: Axis -> intact lengths of the store; others are read from the shard's offsets.
     """
-    shard = manifest.shards[i]
-    first = sum(each.sequences for each in manifest.shards[:i])
-    shard_manifest = replace(manifest, shards=(shard,), sequences=shard.sequences)
+    one = range(i, i + 1)
+    shard_manifest = manifest.select(one)
+    layout = make_layout(str(root), manifest, lengths_of).select(one)
     recorded = {
-        axis: lengths_of[axis][first : first + shard.sequences]
+        axis: layout.lengths_of[axis]
         if axis in lengths_of
         else _lengths_from_offsets(content, shard_manifest, axis)
         for axis in manifest.lengths
     }
-    location = replace(locate_shard(root, i, shard), verify=False)
-    layout = ShardLayout(
-        str(root), (shard.file,), [0, shard.sequences], recorded, lambda _: location,
-        first_sequence=first,
-    )  # fmt: skip
+    location = replace(layout.locate_file(0), verify=False)
+    layout = replace(layout, lengths_of=recorded, locate_shard=lambda _: location)
     found = load_checksums(shard_manifest, MappedFiles([content], recorded, [checksums]), None)
     by_field = {
         name: each if manifest.fields[name].axis in lengths_of else replace(each, lengths=None)

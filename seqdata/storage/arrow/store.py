@@ -93,8 +93,7 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
     if not verify:
         return MappedFiles(shards, lengths_of, None)
     for axis, lengths in lengths_of.items():
-        check_lengths_checksum(lengths, root, manifest, axis, engine)
-        check_total_timesteps(lengths, root, manifest, axis)
+        check_lengths(lengths, root, manifest, axis, engine)
     files = [(i, shard.checksums) for i, shard in enumerate(manifest.shards)]
     checksums = [
         map_file(root, file.file, file.bytes, locate_checksums(root, i, file), engine)
@@ -104,10 +103,22 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
     return MappedFiles(shards, lengths_of, checksums)
 
 
-def count_checksums(manifest: Manifest) -> int:
-    """Return the number of checksums of all fields and shards."""
+def choose_bits(
+    verify: str, bits: SharedBits | None, manifest: Manifest, fingerprint: str
+) -> SharedBits | None:
+    """Return the bits of verified checksums, for ``first_read``.
+
+    Args:
+        verify: When checksums are compared: off, first_read or always.
+        bits: Bits of the process that pickled the store.
+        manifest: Manifest of the store.
+        fingerprint: Its fingerprint.
+    """
+    if verify != "first_read":
+        return None
     files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
-    return sum(both[0][1] // 4 for file in files for both in file.places.values())
+    count = sum(both[0][1] // 4 for file in files for both in file.places.values())
+    return SharedBits.reuse(bits, count, fingerprint)
 
 
 def load_checksums(
@@ -225,6 +236,18 @@ def locate_shard(root: Path | str, i: int, shard: ArrowShard) -> DataLocation:
     return DataLocation(dataset=str(root), shard=i, file=shard.file, verify=True)
 
 
+def make_layout(
+    location: str, manifest: Manifest, lengths_of: Mapping[str, NDArray[Any]]
+) -> ShardLayout:
+    """Return the layout of the shards of a store."""
+    shards = manifest.shards
+    starts = [0, *itertools.accumulate(shard.sequences for shard in shards)]
+    return ShardLayout(
+        location, [shard.file for shard in shards], starts, lengths_of,
+        lambda i: locate_shard(location, i, shards[i]),
+    )  # fmt: skip
+
+
 def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocation:
     """Return the location of a shard's checksums, for an error."""
     file_kind = f"checksums of shard {i}"
@@ -313,14 +336,17 @@ def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> ND
     return np.frombuffer(map_file(root, lengths_file.file, bytes_, location, engine), dtype=dtype)
 
 
-def check_total_timesteps(
-    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str
+def check_lengths(
+    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str, engine: Kernel
 ) -> None:
-    """Raise if lengths do not fit the shards: batches are allocated by the lengths.
+    """Compare the lengths along an axis with their checksum, and their sum with the shards.
+
+    Batches are allocated by the lengths.
 
     Raises:
-        CorruptShardError: If lengths and shards differ.
+        CorruptShardError: If either differs.
     """
+    _check_lengths_checksum(lengths, root, manifest, axis, engine)
     total = sum(shard.timesteps[axis] for shard in manifest.shards)
     longest, found = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.uint64))
     if longest > total or found != total:
@@ -332,14 +358,9 @@ def check_total_timesteps(
         )  # fmt: skip
 
 
-def check_lengths_checksum(
+def _check_lengths_checksum(
     lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str, engine: Kernel
 ) -> None:
-    """Compare the checksum of the lengths along an axis.
-
-    Raises:
-        CorruptShardError: If it differs.
-    """
     expected, spec = manifest.lengths[axis].checksum, manifest.checksums
     if spec is None or expected is None:
         return
@@ -407,19 +428,14 @@ def _open(
 ) -> ShardStore:
     """Open a store by its manifest; ``bits`` are those of the process that pickled the store."""
     mapped = map_files(root, manifest, get_kernel(), verify=verify != "off")
-    if verify == "first_read":
-        bits = SharedBits.reuse(bits, count_checksums(manifest), fingerprint)
-    bits_in_use = bits if verify == "first_read" else None
-    names = [shard.file for shard in manifest.shards]
-    offsets = [0, *itertools.accumulate(shard.sequences for shard in manifest.shards)]
-    locate = functools.partial(_locate_shard, str(root), names)
-    layout = ShardLayout(str(root), names, offsets, mapped.lengths_of, locate)
-    checksums = load_checksums(manifest, mapped, bits_in_use) or {}
+    bits = choose_bits(verify, bits, manifest, fingerprint)
+    layout = make_layout(str(root), manifest, mapped.lengths_of)
+    checksums = load_checksums(manifest, mapped, bits) or {}
     fields = build_fields(manifest, layout, mapped.shards, checksums)
     info = StoreInfo(
         label="ArrowStore", location=str(root), fields=manifest.fields, verify=verify,
-        bits=bits_in_use, manifest=manifest, folder=root, make_fingerprint=lambda: fingerprint,
-        reopen=lambda _: (_reopen, (str(root), verify, bits_in_use, fingerprint)),
+        bits=bits, manifest=manifest, folder=root, make_fingerprint=lambda: fingerprint,
+        reopen=lambda _: (_reopen, (str(root), verify, bits, fingerprint)),
         populate=functools.partial(_populate, manifest, mapped, fields),
         linked_axes=manifest.linked_axes,
     )  # fmt: skip
@@ -457,10 +473,6 @@ def _populate(
                 low, high = int(begins[low]), int(ends[high - 1])
             until = min(position + high * source.width, position + size)
             engine.populate(mapping, position + max(0, low) * source.width, until)
-
-
-def _locate_shard(location: str, names: Sequence[str], shard: int) -> DataLocation:
-    return DataLocation(dataset=location, shard=shard, file=names[shard], verify=True)
 
 
 def _make_no_folder_error(root: Path) -> DataError:
