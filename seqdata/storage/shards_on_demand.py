@@ -314,7 +314,7 @@ class ShardsOnDemand:
         """Return the shard of each sequence, integers (n,)."""
         outside = (numbers < 0) | (numbers >= self._starts[-1])
         if outside.any():
-            self.layout.find_shard(int(numbers[outside][0]))  # says that it is not there
+            self.layout.check_numbers(numbers)
         return np.searchsorted(self._starts, numbers, side="right") - 1
 
     def _find_id(self, number: int) -> str | None:

@@ -23,7 +23,6 @@ from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.arrow.manifest import MANIFEST, ArrowShard, Manifest, load_manifest
 from seqdata.storage.arrow.open_remote import read_manifest
 from seqdata.storage.arrow.store import (
-    MappedFiles,
     build_fields,
     check_footer,
     check_size,
@@ -167,7 +166,7 @@ def _map_compared(
 
 
 def _map(root: Path, file: _AuditedFile) -> Any:
-    return map_file(root, file.name, file.size, file.location, get_kernel())
+    return map_file(root, file.name, file.size, file.location)
 
 
 def _read_mapped(content: Any) -> Iterator[memoryview]:
@@ -257,6 +256,7 @@ def _iter_sources(
     one = range(i, i + 1)
     shard_manifest = manifest.select(one)
     layout = make_layout(str(root), manifest, lengths_of).select(one)
+    found = load_checksums(shard_manifest, [checksums], layout.lengths_of)
     recorded = {
         axis: layout.lengths_of[axis]
         if axis in lengths_of
@@ -265,12 +265,7 @@ def _iter_sources(
     }
     location = replace(layout.locate_file(0), verify=False)
     layout = replace(layout, lengths_of=recorded, locate_shard=lambda _: location)
-    found = load_checksums(shard_manifest, MappedFiles([content], recorded, [checksums]), None)
-    by_field = {
-        name: each if manifest.fields[name].axis in lengths_of else replace(each, lengths=None)
-        for name, each in (found or {}).items()
-    }
-    fields = build_fields(shard_manifest, layout, [content], by_field)
+    fields = build_fields(shard_manifest, layout, [content], found)
     yield from (source.stored for source in fields.sources.values() if source.stored)
 
 

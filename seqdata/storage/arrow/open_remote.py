@@ -6,9 +6,9 @@ lengths, checksums, shards. Makes: fields of shards.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from seqdata.errors import (
     MissingShardError,
     RemoteReadError,
 )
-from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import (
     MANIFEST,
@@ -33,12 +32,12 @@ from seqdata.storage.arrow.manifest import (
     parse_manifest,
 )
 from seqdata.storage.arrow.store import (
-    MappedFiles,
     build_fields,
     check_footer,
     check_lengths,
     check_size,
     choose_bits,
+    count_checksums,
     load_checksums,
     locate_checksums,
     locate_lengths,
@@ -87,7 +86,8 @@ class ArrowShards:
         self._manifest = manifest
         self._is_verified = is_verified
         self._bits = bits
-        self._bit_offsets = compute_bit_offsets(manifest)
+        counts = map(count_checksums, manifest.shards)
+        self._first_bits = list(itertools.accumulate(counts, initial=0))
         self._cache = make_cache(files)
         self._checksums: dict[int, Any] = {}  # they are few and stay
         self._offsets: dict[tuple[int, str], NDArray[np.int64]] = {}
@@ -163,14 +163,8 @@ class ArrowShards:
         manifest = self._manifest.select(shards)
         layout = self.layout.select(shards, drop_with_checksums)
         each = [each for each in map(self._load_checksums, shards) if each is not None]
-        mapped = MappedFiles(contents, layout.lengths_of, each if each else None)
-        found = load_checksums(manifest, mapped, None) or {}
-        if self._bits is not None and reuses_bits:
-            bits, chosen = self._bits.buffer, slice(shards.start, shards.stop)
-            found = {
-                name: replace(source, bits=bits, bit_offsets=tuple(self._bit_offsets[name][chosen]))
-                for name, source in found.items()
-            }
+        bits, first_bit = self._bits if reuses_bits else None, self._first_bits[shards.start]
+        found = load_checksums(manifest, each, layout.lengths_of, bits, first_bit)
         return build_fields(manifest, layout, contents, found)
 
     def make_request(self, number: int) -> CacheRequest:
@@ -207,19 +201,6 @@ class ArrowShards:
         if file is not None and self._checksums.pop(number, None) is not None:
             location = locate_checksums(self._files.location, number, file)
             self._cache.drop(file.sha256, location)
-
-
-def compute_bit_offsets(manifest: Manifest) -> dict[str, list[int]]:
-    """Return, field by field, the bit of each shard's first checksum."""
-    bit_offsets: dict[str, list[int]] = {}
-    bit_offset = 0
-    for name in manifest.fields:
-        bit_offsets[name] = []
-        for shard in manifest.shards:
-            bit_offsets[name].append(bit_offset)
-            if shard.checksums is not None:
-                bit_offset += shard.checksums.places[name][0][1] // 4
-    return bit_offsets
 
 
 def read_manifest(files: RemoteFiles) -> Manifest:
@@ -308,11 +289,11 @@ def _load_lengths(files: RemoteFiles, manifest: Manifest, axis: str, verify: str
     if verify == "off":
         return lengths
     try:
-        check_lengths(lengths, dataset, manifest, axis, get_kernel())
+        check_lengths(lengths, dataset, manifest, axis)
     except CorruptShardError:
         cache.drop(lengths_file.sha256, location)
         lengths = np.frombuffer(cache.read_bytes(request, location), dtype=dtype)
-        check_lengths(lengths, dataset, manifest, axis, get_kernel())
+        check_lengths(lengths, dataset, manifest, axis)
     return lengths
 
 
