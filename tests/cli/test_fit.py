@@ -48,13 +48,6 @@ print(*sys.modules)
     assert not set(done.stdout.split()) & {"torch", "lightning", "jsonargparse"}
 
 
-def test_fit_without_jsonargparse_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jsonargparse", None)
-    result = CliRunner().invoke(app, ["fit", "--config", "config.yaml"])
-    assert result.exit_code == 2
-    assert "pip install 'jsonargparse[signatures]'" in result.output
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("option", _OPTIONS)
 def test_options_that_the_help_names_are_those_of_lightning(option, monkeypatch):

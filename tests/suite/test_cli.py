@@ -132,3 +132,10 @@ def test_a_class_of_a_package_that_is_broken_is_named(monkeypatch):
         cli.PluginError, match=r"the class 'Broken' .broken:Broken. cannot be imported"
     ):
         cli.import_classes()
+
+
+def test_fit_without_jsonargparse_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonargparse", None)
+    result = CliRunner().invoke(app, ["fit", "--config", "config.yaml"])
+    assert result.exit_code == 2
+    assert "pip install 'jsonargparse[signatures]'" in result.output
