@@ -77,7 +77,7 @@ def make():
 
 
 WARNING = (
-    "loader: the other ranks have not begun to iterate, so their arguments are compared when this "
+    "loader: not all ranks have begun to iterate, so their arguments are compared when this "
     "Loader begins its next epoch"
 )
 
