@@ -30,6 +30,7 @@ from seqdata_arrays.netcdf3_file import is_classic, read_classic
 
 SUFFIXES = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".nc3", ".cdf")
 _INLINE_BYTES = 1 << 16  # HDF5 keeps no larger arrays in its own headers
+_SINGLE = (str, np.number, np.bool_)  # types of a value that NetCDF-4 keeps as an array of one
 
 
 class _FileView(io.RawIOBase):
@@ -71,7 +72,7 @@ class HDF5Format:
     options: ArrayOptions
     is_chunked: bool = False
     suffixes = SUFFIXES
-    version = 1
+    version = 2
     reads_only_headers = True
 
     def index(self, file: RandomAccessFile) -> FileIndex:
@@ -122,15 +123,18 @@ def _make_node(path: str, item: h5py.Dataset) -> ArrayNode:
 
 
 def _read_attributes(item: Any) -> dict[str, Any]:
-    """Return name -> value of the attributes; those of types that h5py lacks are omitted."""
+    """Return name -> value of the attributes; those of types that h5py lacks are omitted.
+
+    An array of shape (1,) is one number or string.
+    """
     found: dict[str, Any] = {}
     for name in item.attrs:
         try:
             value = item.attrs[name]
         except (TypeError, OSError):  # a type that h5py does not have: of no field
             continue
-        is_one = isinstance(value, np.ndarray) and value.shape == (1,)
-        found[name] = value[0] if is_one and isinstance(value[0], str) else value  # of NetCDF-4
+        is_one = isinstance(value, np.ndarray) and value.shape == (1,)  # NetCDF-4 has no scalars
+        found[name] = value[0] if is_one and isinstance(value[0], _SINGLE) else value
     return found
 
 

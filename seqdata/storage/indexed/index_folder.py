@@ -37,7 +37,7 @@ from seqdata.storage.indexed.index_file import (
     load_list,
     load_old_index,
 )
-from seqdata.storage.indexed.shard_index import FormatIdentity, ListedShard, ShardIndex
+from seqdata.storage.indexed.shard_index import VERSION, FormatIdentity, ListedShard, ShardIndex
 from seqdata.storage.indexed.shards import INDEX_FOLDER, LocalShard, Shard
 from seqdata.storage.local_files import (
     check_small,
@@ -299,6 +299,13 @@ class FolderIndex:
         if len(found) > 1:
             found = [index for index in found if self._is_of(index, shard)] + found
         return found[0] if found else None
+
+    def has_other_version(self, name: str) -> bool:
+        """Return whether the only index of a file is of another version of the format."""
+        own = self._format.identity
+        found = {group.joined.format_identity for group, _ in self._rows.get(name, [])}
+        kind = own.rpartition(VERSION)[0]
+        return bool(kind) and own not in found and kind in {x.rpartition(VERSION)[0] for x in found}
 
     def _find_old(self, name: str) -> list[ShardIndex]:
         """Return the index of a file that an earlier release wrote, in a list; empty if not usable.

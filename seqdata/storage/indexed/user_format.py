@@ -36,7 +36,13 @@ from seqdata.storage.indexed.file_format import (
 )
 from seqdata.storage.indexed.indexed_format import Decode, IndexedField, ReadSibling
 from seqdata.storage.indexed.opened_files import OpenedFiles
-from seqdata.storage.indexed.shard_index import FieldIndex, MissingValues, ShardIndex, check
+from seqdata.storage.indexed.shard_index import (
+    VERSION,
+    FieldIndex,
+    MissingValues,
+    ShardIndex,
+    check,
+)
 from seqdata.storage.limits import MAX_ROWS
 
 _TWO_STORES = "Open them as two stores"
@@ -81,7 +87,7 @@ class UserFormat:
         state = {name: getattr(mine, name) for name in named}
         said = ", ".join(f"{name}={value!r}" for name, value in sorted(state.items()))
         version = getattr(self.format, "version", 1)
-        return f"{format_class.__module__}:{format_class.__qualname__}({said}) version {version}"
+        return f"{format_class.__module__}:{format_class.__qualname__}({said}){VERSION}{version}"
 
     @property
     def _remedy_for_dtypes(self) -> str:
