@@ -262,7 +262,7 @@ def _check_no_data(folder: ZarrFolder, path: str, place: DataLocation, options: 
         f"{posixpath.join(path, evidence)!r} is. Restore it, "
         + ("choose other arrays with `fields`" if kind == "array"
            else f"or create it with zarr.open_group(..., path={which!r})")
-        + ", or move the folder elsewhere if it is no data",
+        + ", or move the folder elsewhere if it is other data",
     )  # fmt: skip
 
 
