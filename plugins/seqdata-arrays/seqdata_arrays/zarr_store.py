@@ -261,7 +261,7 @@ def _check_no_data(folder: ZarrFolder, path: str, place: DataLocation, options: 
         place, kind, which, f".z{kind}" if is_v2 else "zarr.json",
         f"{posixpath.join(path, evidence)!r} is. Restore it, "
         + ("choose other arrays with `fields`" if kind == "array"
-           else f"or create it with zarr.open_group(..., path={which!r})")
+           else f"create it with zarr.open_group(..., path={which!r})")
         + ", or move the folder elsewhere if it is other data",
     )  # fmt: skip
 

@@ -77,7 +77,7 @@ def test_a_group_without_its_metadata_file_is_an_error(tmp_path, reopen, form):
     (path / "rec2" / GROUP[form]).unlink()
     message = (
         rf"group 'rec2' must have the metadata file 'rec2/{GROUP[form]}', but it is not there, "
-        rf"although 'rec2/frames/{ARRAY[form]}' is\. Restore it, or create it with "
+        rf"although 'rec2/frames/{ARRAY[form]}' is\. Restore it, create it with "
         r"zarr\.open_group\(\.\.\., path='rec2'\)"
     )
     with pytest.raises(MissingShardError, match=message):
