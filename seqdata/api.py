@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from seqdata.arguments import select_options, takes_option
 from seqdata.detect import TAR, LocationLike
-from seqdata.errors import ConfigError, SeqDataWarning, check_flags, must_be
+from seqdata.errors import ConfigError, check_flags, must_be, warn
 from seqdata.host import PluginHost, default_host
 from seqdata.linked_axes import Axis
 from seqdata.protocols import Opener, Store, SupportsWriting
@@ -487,11 +486,9 @@ def _select_clocks(
         return select_options("write_store", write, format, {"rates": kept})
     if not kept or takes_option(write, "rates"):
         return {"rates": kept} if kept else {}
-    warnings.warn(
+    warn(
         f"write_store: {format!r} does not record sampling rates, so those of {', '.join(kept)} "
         "are dropped. Pass `rates` when opening it, or write format='arrow'",
-        SeqDataWarning,
-        stacklevel=3,
     )
     return {}
 

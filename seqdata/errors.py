@@ -39,6 +39,7 @@ import operator
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from types import CodeType, FrameType
@@ -446,3 +447,27 @@ class FingerprintMismatch(DataError):
 
 class SeqDataWarning(UserWarning):
     """A warning, shown once, that something changes results."""
+
+
+_PASSED_OVER = {
+    "concurrent", "contextlib", "functools", "lightning", "lightning_fabric", "pluggy",
+    "pytorch_lightning", "threading", "torch",
+}  # fmt: skip
+
+
+def warn(message: str) -> None:
+    """Issue a SeqDataWarning at the line of the user's program that led to it.
+
+    Frames of seqdata and its plugins are passed over, and those of libraries that call them, such
+    as a Trainer's. Without any other frame, in a thread, it is issued at the caller's line.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and _is_passed_over(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, SeqDataWarning, stacklevel=2 if frame is None else level)
+
+
+def _is_passed_over(frame: FrameType) -> bool:
+    package, _, _ = str(frame.f_globals.get("__name__", "")).partition(".")
+    return package in _PASSED_OVER or package == "seqdata" or package.startswith("seqdata_")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -14,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, PlanError, SeqDataWarning, as_integer, must_be
+from seqdata.errors import ConfigError, PlanError, as_integer, must_be, warn
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PlanBatch
 
@@ -245,11 +244,9 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
             "batches."
         )
     if plan.lanes % world.size:
-        warnings.warn(
+        warn(
             f"share: {plan.lanes} lanes on {world.size} ranks: the load is uneven. Use a "
             f"multiple of {world.size}.",
-            SeqDataWarning,
-            stacklevel=2,
         )
     steps = count_steps(count, world, tail, plan.lanes)
     first_step = steps - count_steps(count - first, world, tail, plan.lanes)

@@ -1,13 +1,18 @@
+import inspect
 import pickle
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
 from torch.utils.data import DataLoader
 
-from seqdata import errors
-from seqdata.errors import ConfigError, check_flags, must_be
+from seqdata import Fixed, SequenceDataModule, errors, open_store
+from seqdata.errors import ConfigError, SeqDataWarning, check_flags, must_be
 
 
 def test_details_survive_pickling():
@@ -124,3 +129,34 @@ def test_a_flag_is_true_or_false(value):
     with pytest.raises(ConfigError, match="any: `shuffle` must be True or False, but is"):
         check_flags("any", exact=True, shuffle=value)
     check_flags("any", exact=True, shuffle=False)
+
+
+TIED = pd.DataFrame({"id": list("aabb"), "time": [1, 1, 1, 2], "x": [1.0, 2.0, 3.0, 4.0]})
+
+
+def list_lines(caught):
+    return [(warning.filename, warning.lineno) for warning in caught if "equal" in str(warning)]
+
+
+def test_a_warning_names_the_line_that_the_user_wrote():
+    with pytest.warns(SeqDataWarning) as caught:
+        open_store(TIED, group="id", order="time")
+    assert list_lines(caught) == [(__file__, inspect.currentframe().f_lineno - 1)]
+
+
+def test_a_warning_in_a_trainer_names_the_line_that_starts_it():
+    data = SequenceDataModule(train=TIED, group="id", order="time", batching=Fixed(2))
+    model = BoringModel()
+    model.training_step = lambda batch, batch_idx: model.layer.weight.sum()
+    model.validation_step = None
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(max_steps=1, accelerator="cpu", enable_checkpointing=False, **quiet)
+    with pytest.warns(SeqDataWarning) as caught:
+        trainer.fit(model, data)
+    assert list_lines(caught) == [(__file__, inspect.currentframe().f_lineno - 1)]
+
+
+def test_a_warning_in_a_thread_of_no_user_is_issued_all_the_same():
+    with pytest.warns(SeqDataWarning) as caught, ThreadPoolExecutor(1) as pool:
+        pool.submit(open_store, TIED, group="id", order="time").result()
+    assert len(list_lines(caught)) == 1

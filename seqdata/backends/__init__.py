@@ -9,13 +9,12 @@ finds its files by ``seqdata.backends.files``.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import SeqDataWarning
+from seqdata.errors import warn
 from seqdata.hookspecs import hookimpl
 from seqdata.protocols import Field
 from seqdata.readers.source import ReadOptions, SourceFile
@@ -108,10 +107,8 @@ class FormatReader:
 
 def _warn_of_lost_ids(path: Path) -> None:
     """Warn that ids are dropped, as they are where a store with such a field is written."""
-    warnings.warn(
+    warn(
         f"{path}: ids are dropped: its values {ID_FIELD!r} become the field {ID_FIELD!r}, which "
         "does not hold strings. To keep the ids, open the files, `rename` the field, and pass that "
         "to `write_store`",
-        SeqDataWarning,
-        stacklevel=3,
     )

@@ -114,7 +114,8 @@ def sum_exactly(
         counts = np.bincount(groups, minlength=group_count)[:, None]
         found.counts += np.broadcast_to(counts, found.counts.shape).astype(object)
     else:
-        found.counts += runs.sum(present.astype(np.float64)).astype(np.int64).astype(object)
+        is_present = np.ascontiguousarray(present.T, dtype=np.float64)
+        found.counts += runs.sum(is_present).astype(np.int64).astype(object)
         values = np.where(present, values, np.zeros((), values.dtype))
     if values.dtype.kind in "iu" and values.dtype.itemsize == 8 and not _fits_floats(values):
         _sum_integers(values, groups, found)
@@ -122,7 +123,7 @@ def sum_exactly(
     has_exact_squares = values.dtype.name in _NARROW_FLOATS or (
         values.dtype.kind in "iub" and values.dtype.itemsize <= 2
     )
-    floats = values.astype(np.float64)
+    floats = np.ascontiguousarray(values.T, dtype=np.float64)  # adding along rows is fast
     for band, bits in _iter_bands(floats):
         _add_slices(found.sums, band, runs, _UNIT_BITS - bits)
         squares = band * band
@@ -153,12 +154,12 @@ class _Runs:
         return cls(starts, groups[starts], group_count)
 
     def sum(self, values: Floats) -> Floats:
-        """Return the sum of each group, float64 (groups, features)."""
-        sums = np.zeros((self.group_count, values.shape[1]))
+        """Return the sums of values (features, rows) by group, float64 (groups, features)."""
+        sums = np.zeros((self.group_count, len(values)))
         if len(self.starts) == 1:
-            sums[self.groups[0]] = values.sum(axis=0)
+            sums[self.groups[0]] = values.sum(axis=1)
             return sums
-        np.add.at(sums, self.groups, np.add.reduceat(values, self.starts, axis=0))
+        np.add.at(sums, self.groups, np.add.reduceat(values, self.starts, axis=1).T)
         return sums
 
 
@@ -201,15 +202,23 @@ def _find_square_errors(values: Floats, squares: Floats) -> Floats:
 
 
 def _add_slices(totals: NDArray[Any], values: Floats, runs: _Runs, unit_bits: int) -> None:
-    """Add the sum of each group to integers that count units of ``2**-unit_bits``."""
+    """Add the sums of values (features, rows) by group to integers.
+
+    Args:
+        totals: Integers (groups, features) in units of ``2**-unit_bits``.
+        values: The values, float64.
+        runs: The groups.
+        unit_bits: See ``totals``.
+    """
     rest = values
-    slack = math.ceil(math.log2(len(values) + 2))
+    slack = math.ceil(math.log2(values.shape[1] + 2))
     while True:
-        _, exponents = np.frexp(np.abs(rest).max(axis=0))
-        if not rest.any():
+        largest = np.maximum(rest.max(axis=1), -rest.min(axis=1))
+        if not largest.any():
             return
+        _, exponents = np.frexp(largest)
         # every slice is a multiple of the last bit of `bound`, and so small that sums have room
-        bound = np.ldexp(1.0, exponents + slack)
+        bound = np.ldexp(1.0, exponents + slack)[:, None]
         piece = (bound + rest) - bound
         totals += _to_integers(runs.sum(piece), unit_bits)
         rest = rest - piece

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerSta
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, ResumeError, SeqDataWarning
+from seqdata.errors import ConfigError, ResumeError, warn
 from seqdata.sharing import World
 
 Tracker = dict[str, int]
@@ -156,11 +155,9 @@ def _search(callback: Callback, trainer: Trainer, pl_module: LightningModule) ->
     vars(callback).pop("on_fit_start")  # restores the method of the class
     name = type(callback).__name__
     if has_loaded_checkpoint(trainer):
-        warnings.warn(
+        warn(
             f"resume: {name} does not search again in a fit with `ckpt_path`: the optimizers "
             "continue with the rates of the checkpoint. Fit without `ckpt_path` to search",
-            SeqDataWarning,
-            stacklevel=2,
         )
     elif isinstance(callback, BatchSizeFinder):
         raise ConfigError(

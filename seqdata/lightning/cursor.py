@@ -12,7 +12,6 @@ are corrected for the position at which the data continues.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -21,7 +20,7 @@ from typing import Any, Self
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from seqdata.errors import ResumeError, SeqDataWarning
+from seqdata.errors import ResumeError, warn
 from seqdata.lightning.adapter import (
     TRACKER_KEYS,
     Counters,
@@ -191,7 +190,7 @@ class CounterRepair(Callback):
                 loop_states(checkpoint), resume_point, is_validated=record.get("is_validated")
             )
             if lacks_scheduler_step(checkpoint):
-                warnings.warn(_LACKS_SCHEDULER_STEP, SeqDataWarning, stacklevel=2)
+                warn(_LACKS_SCHEDULER_STEP)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -238,7 +237,7 @@ class CounterRepair(Callback):
         unknown = [] if self._metrics is not None else find_unknown_monitors(trainer)
         if unknown:
             names = ", ".join(map(repr, unknown))
-            warnings.warn(_LACKS_METRICS.format(names=names), SeqDataWarning, stacklevel=2)
+            warn(_LACKS_METRICS.format(names=names))
         end_restart(trainer, has_metrics=not unknown)
 
     def on_exception(

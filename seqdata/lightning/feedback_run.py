@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,8 @@ from seqdata.errors import (
     RanksDifferError,
     ResumeError,
     SeqDataError,
-    SeqDataWarning,
     must_be,
+    warn,
 )
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.collect import with_rank
@@ -355,4 +354,4 @@ def _describe_weights(values: Any) -> RankValues:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SeqDataWarning, stacklevel=4)
+    warn(message)

@@ -8,13 +8,12 @@ loader's name is the path of the ``LaneStates``; the key of another table is ``p
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning, must_be
+from seqdata.errors import PeerFailedError, ResumeError, must_be, warn
 from seqdata.lightning.ranks.coordinator import RankCoordinator
 from seqdata.recurrent.lane_states import LaneStates
 from seqdata.resume_state import RunPosition
@@ -143,4 +142,4 @@ def _make_missing_state(run_position: RunPosition, reason: str) -> dict[str, Any
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SeqDataWarning, stacklevel=4)
+    warn(message)

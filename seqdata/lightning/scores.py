@@ -7,7 +7,6 @@ device: values stay there until they are taken.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, SeqDataWarning, did_you_mean, must_be
+from seqdata.errors import ConfigError, did_you_mean, must_be, warn
 
 FRACTION_BITS = 30
 """Sums are multiples of ``2**-FRACTION_BITS``: integers, whose sum does not depend on the order."""
@@ -264,13 +263,11 @@ class ScoreCollector:
         largest = max((float(np.abs(b.scores).max(initial=0)) for b in batches), default=0.0)
         if 0 < largest < _SMALL_SCORE and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"{self.owner}: {self.score!r} should be above {_SMALL_SCORE:.0e} in some rows, "
                 f"but is at most {largest:.3g}: scores are summed in steps of "
                 f"{2.0**-FRACTION_BITS:.0e}, which hardly distinguish these. Multiply it before it "
                 "is returned",
-                SeqDataWarning,
-                stacklevel=2,
             )
 
     def _check_summable(self, batch: BatchScores) -> None:

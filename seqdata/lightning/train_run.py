@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import (
-    REPLAY_PREFIX,
-    ResumeError,
-    SeqDataError,
-    SeqDataWarning,
-    format_step,
-)
+from seqdata.errors import REPLAY_PREFIX, ResumeError, SeqDataError, format_step, warn
 from seqdata.lightning import adapter, lane_checkpoint, trainer_settings
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
 from seqdata.lightning.feedback_run import FeedbackRun, SupportsFeedback, count_segment_batches
@@ -431,7 +424,7 @@ def make_run_context(
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SeqDataWarning, stacklevel=2)
+    warn(message)
 
 
 def _is_ending_epoch(counters: adapter.Counters, run_position: RunPosition) -> bool:

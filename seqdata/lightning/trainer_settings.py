@@ -8,13 +8,12 @@ a run would end or validate elsewhere are refused or warned of before the first 
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-from seqdata.errors import ConfigError, ResumeError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, ResumeError, must_be, warn
 from seqdata.lightning import adapter
 from seqdata.loading.base_engine import BaseEngine
 from seqdata.loading.options import UpdateSchedule
@@ -208,4 +207,4 @@ def warn_of_validations(trainer: Trainer, steps: int) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SeqDataWarning, stacklevel=3)
+    warn(message)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
@@ -25,9 +24,9 @@ from seqdata.errors import (
     ConfigError,
     IncompleteEpochError,
     PlanError,
-    SeqDataWarning,
     find_interruption,
     must_be,
+    warn,
 )
 from seqdata.index import SequenceIndex
 from seqdata.loading.options import EngineOptions, UpdateSchedule
@@ -401,13 +400,11 @@ class BaseEngine(ABC):
         advice = "pass remote='ranges' to `open_store`, raise Remote(cache_bytes=...)"
         if len(self.index) > MAX_BLOCK_ITEMS:
             advice = f"pass shuffle='blocks' to the policy (blocks of neighbours), {advice}"
-        warnings.warn(
+        warn(
             "loader: shuffle=True draws each batch from all shards, but the cache is smaller than "
             f"the data: an epoch fetches the data about {factor:.0f} times. To fetch less, "
             f"{advice}, or write the data in a random order (`write_store(..., shuffle=seed)`) and "
             "pass shuffle='blocks'.",
-            SeqDataWarning,
-            stacklevel=2,
         )
 
     def iterate_from(

@@ -6,7 +6,6 @@ Fields, axis and shift are checked once, when they are selected.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
 from seqdata.capabilities import get_axis_starts, get_base_keys, get_linked_axes
-from seqdata.errors import ConfigError, PlanError, SeqDataWarning, did_you_mean, must_be
+from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be, warn
 from seqdata.index import SequenceIndex
 from seqdata.linked_axes import are_linked
 from seqdata.loading.fetcher import FieldReader
@@ -232,13 +231,11 @@ def check_ends(reader: FieldReader, policy: Policy) -> None:
                 "Correct `rates`, or crop the recordings alike, or leave them out (`where`)"
             )
         if is_apart.any():
-            warnings.warn(
+            warn(
                 "loader: linked axes do not begin and end together in "
                 f"{np.count_nonzero(is_apart)} of {len(gaps)} sequences: "
                 f"{_describe_ends(reader, axis, int(gaps.argmax()))}. Windows and chunks there "
                 "have fewer timesteps of one (batch.lengths_of), or leave its rest out",
-                SeqDataWarning,
-                stacklevel=2,
             )
 
 

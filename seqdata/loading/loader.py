@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 
 from seqdata.arguments import check_arguments
 from seqdata.code_digest import describe_code
-from seqdata.errors import ConfigError, SeqDataWarning, as_integer, must_be
+from seqdata.errors import ConfigError, as_integer, must_be, warn
 from seqdata.host import default_host
 from seqdata.loading.engine import make_engine
 from seqdata.loading.error_log import MAX_ERRORS, ErrorLog
@@ -329,12 +328,10 @@ class Loader:
         if start.epoch == position.epoch:
             return
         if position.position:
-            warnings.warn(
+            warn(
                 f"loader: set_epoch({epoch}) discards the loaded position, batch "
                 f"{position.position} of epoch {position.epoch}. Begin the loop over epochs with "
                 "`loader.epoch`.",
-                SeqDataWarning,
-                stacklevel=2,
             )
         self._next_position = start
 
@@ -421,15 +418,15 @@ class Loader:
         start = find_start(engine, saved, self._make_state_at, on_changed)
         run_position = start.run_position
         if start.warning:
-            warnings.warn(f"loader: {start.warning}", SeqDataWarning, stacklevel=2)
+            warn(f"loader: {start.warning}")
         changed_transform = engine.describe_transform_change(saved.transform)
         if changed_transform:
-            warnings.warn(f"loader: {changed_transform}", SeqDataWarning, stacklevel=2)
+            warn(f"loader: {changed_transform}")
         # raises if this world cannot continue it
         engine.share(run_position.epoch, run_position.position)
         changed_parts = start.load_weights(engine, run_position, saved.weights, weights)
         if changed_parts:
-            warnings.warn(changed_parts, SeqDataWarning, stacklevel=2)
+            warn(changed_parts)
         self._next_position, self._active = run_position, None
 
     def shutdown(self) -> None:

@@ -7,7 +7,6 @@ Rows are taken in an order that the table shows or the caller names; never in on
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.errors import ConfigError, DecodeError, warn
 from seqdata.logical_types import Categories
 from seqdata.readers.missing import Missing, replace_missing
 from seqdata.storage.arrow_columns import (
@@ -312,12 +311,10 @@ def _warn_of_equal_keys(order: str, column: Any, keys: NDArray[Any], grouped: Gr
     if not len(equal):
         return
     row = int(grouped.rows[equal[0]])
-    warnings.warn(
+    warn(
         f"table: column {order!r} has equal values within a group, first {column[row]} of "
         f"{grouped.name_at(equal[0])!r} ({len(equal)} rows have the value of the row before): "
         "such rows stay in the order of the table",
-        SeqDataWarning,
-        stacklevel=2,
     )
 
 

@@ -118,7 +118,7 @@ def find_table_files(
         found, left_out = find_source(location if copied is None else copied.path)
         copies += [] if copied is None else [copied]
         if warn:
-            warn_left_out([left_out if copied is None else copied.show(left_out)], stacklevel=6)
+            warn_left_out([left_out if copied is None else copied.show(left_out)])
         files += found
     where = show_locations(locations)
     return TableFiles(where, files, _check(where, files), copies)

@@ -13,7 +13,6 @@ import itertools
 import json
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.errors import ConfigError, DecodeError, warn
 from seqdata.readers.groups import refuse_missing
 from seqdata.readers.source import ReadOptions, SourceFile
 from seqdata.readers.tables import add_partition, concatenate, iter_concatenated, refuse_csv_options
@@ -524,19 +523,15 @@ def _warn_of_number_strings(table: pa.Table, names: Iterable[str]) -> None:
         texts = table.column(column.name)
         are_lists = compute.match_substring_regex(texts, _LIST)
         if compute.any(are_lists).as_py():
-            warnings.warn(
+            warn(
                 f"table: column {column.name!r} holds lists of numbers in some rows only, and is "
                 f"read as strings. Write '[]' where a list is empty",
-                SeqDataWarning,
-                stacklevel=2,
             )
         elif compute.all(compute.match_substring_regex(texts, _OTHER_NUMBER)).as_py():
-            warnings.warn(
+            warn(
                 f"table: column {column.name!r} holds strings such as {texts[0].as_py()!r}, which "
                 "are not read as numbers. Pass `decimal=','` where that is the decimal point, or "
                 "`thousands=','` where it separates thousands, to `seqdata write`",
-                SeqDataWarning,
-                stacklevel=2,
             )
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from seqdata.code_digest import Description
-from seqdata.errors import ConfigError, ResumeError, SeqDataError, SeqDataWarning
+from seqdata.errors import ConfigError, ResumeError, SeqDataError, warn
 from seqdata.fitting.compose import then_transform
 from seqdata.fitting.fit import fit
 from seqdata.fitting.statistics import Statistics
@@ -178,11 +177,9 @@ class DataSources:
         saved = _load_statistics(state)
         if saved.digest == current.digest:
             return False
-        warnings.warn(
+        warn(
             f"resume: the data has the statistics {current.digest}, but the model was trained with "
             f"{saved.digest}, which it still uses",
-            SeqDataWarning,
-            stacklevel=2,
         )
         self.change_options(replace(self._options, statistics=saved))
         return True
@@ -217,12 +214,10 @@ class DataSources:
         for kind in kinds:
             own = _find_statistics(options, kind)
             if own is not None and own.digest != saved.digest:
-                warnings.warn(
+                warn(
                     f"datamodule: `transform` of {kind!r} has the statistics {own.digest}, but the "
                     f"model was trained with {saved.digest}. Leave `transform` out to use those of "
                     "the checkpoint.",
-                    SeqDataWarning,
-                    stacklevel=2,
                 )
         if all(_find_transform(options, kind) is None for kind in kinds):
             self.change_options(replace(options, transform=saved.transform()))

@@ -184,12 +184,8 @@ class DataOptions(LoaderOptions):
     def _check_split(self) -> None:
         if self.split is None:
             return
+        check_split("datamodule", self.split)
         kinds = get_args(DataKind)
-        if not isinstance(self.split, Mapping) or "train" not in self.split:
-            example = "Write e.g. {'train': 0.8, 'val': 0.2}"
-            raise ConfigError(
-                must_be("datamodule: `split`", "parts with 'train'", repr(self.split), example)
-            )
         for name in self.split:
             if name not in (*kinds, *SPLIT_OPTIONS):
                 known = (*kinds, *SPLIT_OPTIONS)
@@ -284,6 +280,26 @@ def _to_plain_locations(given: Any) -> Any:
     if isinstance(given, Mapping):
         return {name: _to_plain_locations(location) for name, location in given.items()}
     return to_plain(given) if are_locations(given) else given
+
+
+def check_split(owner: str, split: Any) -> dict[str, Any]:
+    """Return a split as a dict.
+
+    Args:
+        owner: First word of an error.
+        split: Name of a part -> fraction or range, and options.
+
+    Raises:
+        ConfigError: If it is not a mapping with a part ``train``.
+    """
+    if isinstance(split, Mapping) and "train" in split:
+        return dict(split)
+    example = "{'train': 0.8, 'val': 0.2}"
+    if isinstance(split, Mapping) and any(isinstance(value, str) for value in split.values()):
+        example = "{'train': '..2024-01-15', 'val': '2024-01-15..'}"
+    raise ConfigError(
+        must_be(f"{owner}: `split`", "parts with 'train'", repr(split), f"Write e.g. {example}")
+    )
 
 
 def choose_eval_policy(policy: Policy, kind: DataKind, name: str | None) -> Policy:

@@ -6,12 +6,11 @@ import functools
 import os
 import platform
 import shlex
-import warnings
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from seqdata.errors import SeqDataWarning
+from seqdata.errors import warn
 from seqdata.host import core_version
 from seqdata.runs.locate_batch import FitGeometry
 from seqdata.runs.options import DataKind
@@ -57,12 +56,10 @@ class RunRecord:
             if is_writer:
                 run_file.write(path)
         except OSError as error:
-            warnings.warn(
+            warn(
                 f"datamodule: {path} cannot be written ({error.strerror or error}), so `seqdata "
                 "replay` cannot show batches of this run. Use data.replay(epoch=, batch=) in "
                 "this process",
-                SeqDataWarning,
-                stacklevel=2,
             )
             return
         self._run_file, self._path = run_file, path

@@ -7,7 +7,6 @@ are written. Nothing is copied if NumPy can use Arrow's buffers directly.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import DecodeError, SeqDataWarning
+from seqdata.errors import DecodeError, warn
 from seqdata.logical_types import Categories, LogicalType
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
@@ -292,11 +291,9 @@ def warn_of_missing(name: str, count: int, rows: int, first: int) -> None:
         rows: The number of rows that were looked at.
         first: The first row that lacks its value.
     """
-    warnings.warn(
+    warn(
         f"table: column {name!r} lacks {count} of {rows} values, the first in row {first}: they "
         "are NaN. With `group`, `missing` says what they are: 'nan', 'drop', 'error', or a number",
-        SeqDataWarning,
-        stacklevel=2,
     )
 
 

@@ -13,14 +13,13 @@ import heapq
 import itertools
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
-from seqdata.errors import ConfigError, DataError, MissingShardError, SeqDataWarning
+from seqdata.errors import ConfigError, DataError, MissingShardError, warn
 from seqdata.storage.braces import (
     MAX_EXPANSIONS,
     expand_location,
@@ -271,15 +270,13 @@ def iter_names(path: Path) -> Iterator[str]:
         yield from _Walk(root, None).iter_files([*parts, _ANY_DEPTH])
 
 
-def warn_left_out(
-    locations: Iterable[FoundFiles], read: Iterable[str] = (), *, stacklevel: int = 4
-) -> None:
+def warn_left_out(locations: Iterable[FoundFiles], read: Iterable[str] = ()) -> None:
     """Warn of files of locations that are skipped, if there are any; see ``describe_left_out``."""
     besides = list(read)
     for found in locations:
         if text := describe_left_out(found, read=besides):
             where = found.url or found.root
-            warnings.warn(f"{where}: skipped: {text}", SeqDataWarning, stacklevel=stacklevel)
+            warn(f"{where}: skipped: {text}")
 
 
 def describe_left_out(found: FoundFiles, *, read: Iterable[str] = ()) -> str:

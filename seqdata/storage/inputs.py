@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
+from seqdata.errors import ConfigError, DecodeError, warn
 from seqdata.logical_types import Categories
 from seqdata.storage.arrow_columns import convert_column, find_vocabularies, has_nulls
 from seqdata.storage.dataset_items import as_mapping, check_axes
@@ -267,7 +266,7 @@ def index_to_columns(frame: Any) -> Any:
 
 def warn_left_out(column: str, reason: str) -> None:
     """Warn that a column of a table is dropped."""
-    warnings.warn(f"table: {column} is dropped: {reason}", SeqDataWarning, stacklevel=2)
+    warn(f"table: {column} is dropped: {reason}")
 
 
 def _make_no_rows_error() -> ConfigError:

@@ -5,7 +5,6 @@ Place in the flow: spans of the planned axis -> spans of each other axis, before
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.capabilities import get_axis_starts, get_linked_axes
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, warn
 from seqdata.index import DEFAULT_AXIS
 from seqdata.linked_axes import Axis, Link, as_axis
 from seqdata.protocols import Field, Store
@@ -244,12 +243,10 @@ def keep_clocks(store: Store) -> dict[str, Axis]:
         )
         is_exact = own * ratio.denominator == due * ratio.numerator
         if same != linked[first].offset or not is_exact.all():
-            warnings.warn(
+            warn(
                 "store: sampling rates are dropped: the pieces of recordings do not all begin at "
                 f"a timestep of both {first!r} and {axis!r}. Write whole recordings and split "
                 "them when they are read, or pass `rates`",
-                SeqDataWarning,
-                stacklevel=4,
             )
             return {}
     return linked

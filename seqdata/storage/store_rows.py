@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.capabilities import get_base_keys
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, warn
 from seqdata.protocols import Store
 from seqdata.storage.fields import (
     ID_FIELD,
@@ -255,11 +254,9 @@ class StoreSequences:
 def _warn_if_lost(name: str, store: Store) -> None:
     """Warn that ids are dropped if the field of their name holds something else."""
     if find_key(store.fields, name) is None:
-        warnings.warn(
+        warn(
             f"store: ids are dropped: field {name!r} does not hold strings; rename it with "
             "`rename`, or pass the field of ids as `key`",
-            SeqDataWarning,
-            stacklevel=2,
         )
 
 

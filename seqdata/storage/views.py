@@ -9,7 +9,6 @@ indices, ids. Makes: stores.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqdata.capabilities import get_axis_starts, get_base_keys, get_linked_axes
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, warn
 from seqdata.linked_axes import Axis
 from seqdata.plotting.axes import draw
 from seqdata.protocols import Field, Store, SupportsObserver
@@ -575,11 +574,9 @@ def with_ids(store: Store, name: str) -> View:
     check_id_field(store, name)
     shown: dict[str, str] | None = None
     if ID_FIELD in store.fields and name != ID_FIELD:
-        warnings.warn(
+        warn(
             f"{format_title(store)}: field {ID_FIELD!r} is dropped: sequences are named by "
             f"{name!r}. Rename the field to keep it",
-            SeqDataWarning,
-            stacklevel=2,
         )
         shown = {each: each for each in store.fields if each != ID_FIELD}
     view = View(store) if not isinstance(store, View) else store

@@ -18,10 +18,11 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.policies.token_budget import TokenBudget
 from seqdata.policies.weighted import Weighted, balanced
 from seqdata.protocols import Store
+from seqdata.runs.options import check_split
 from seqdata.storage.fields import is_text
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.event_table import EventTable, TimeDelta
-from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
+from seqdata.suite.sources import as_names, is_grouped, list_parts
 
 _OWNER = "events"
 _INPUTS = ("categorical", "numeric", "static")

@@ -19,11 +19,12 @@ from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.logical_types import Categories
 from seqdata.policies.windows import Windows
 from seqdata.protocols import Store
+from seqdata.runs.options import check_split
 from seqdata.storage.fields import is_text
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.span_store import find_contexts
 from seqdata.suite.forecast_table import OBSERVED, ForecastTable, Gaps, MissingTargets
-from seqdata.suite.sources import as_names, check_split, is_grouped, list_parts
+from seqdata.suite.sources import as_names, is_grouped, list_parts
 
 _OWNER = "forecast"
 

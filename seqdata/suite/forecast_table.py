@@ -196,7 +196,7 @@ class _Preparation:
                 "Pass a smaller `context`, `horizon` or `min_history`"
             )
         found = " (found)" if table.freq is None else ""
-        notes = [f"times of {table.time!r} are {self._step} apart{found}"]
+        notes = [f"the frequency of {table.time!r} is {str(self._step)!r}{found}"]
         if counted["gaps"]:
             notes.append(f"gaps: {counted['gaps']} timesteps without a row are added")
         notes += [

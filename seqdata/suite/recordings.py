@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, warn
 from seqdata.suite.table_columns import read_columns
 
 _OWNER = "speech"
@@ -55,7 +54,7 @@ class CheckRecordings:
         if self.is_ctc:
             notes += self._find_too_long(store, texts)
         for note in notes:
-            warnings.warn(f"{_OWNER}: {note}", SeqDataWarning, stacklevel=2)
+            warn(f"{_OWNER}: {note}")
         return store, notes
 
     def _check_column(self, store: Any) -> None:

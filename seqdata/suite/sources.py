@@ -84,15 +84,3 @@ def is_grouped(source: Any, remote: Remote | str | None = None) -> bool:
 def list_parts(split: Mapping[str, Any]) -> list[Any]:
     """Return the fractions or ranges of a split, without its options."""
     return [value for name, value in split.items() if name not in SPLIT_OPTIONS]
-
-
-def check_split(owner: str, split: Any) -> dict[str, Any]:
-    """Return a split as a dict.
-
-    Raises:
-        ConfigError: If it is not a mapping with a part ``train``.
-    """
-    if not isinstance(split, Mapping) or "train" not in split:
-        example = "Write e.g. {'train': 0.8, 'val': 0.2}"
-        raise ConfigError(must_be(f"{owner}: `split`", "parts with 'train'", repr(split), example))
-    return dict(split)

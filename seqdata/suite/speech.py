@@ -23,9 +23,10 @@ from seqdata.loading.transforms.declare import (
     is_columnar,
 )
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.runs.options import check_split
 from seqdata.storage.remote.options import Remote
 from seqdata.suite.recordings import CheckRecordings
-from seqdata.suite.sources import check_split, find_backend
+from seqdata.suite.sources import find_backend
 
 _OWNER = "speech"
 _AUDIO, _RATE, _TEXT = "audio", "rate", "text"

@@ -16,8 +16,9 @@ from seqdata.policies.mix import Mix
 from seqdata.policies.packed import Packed
 from seqdata.policies.tbptt import TBPTT
 from seqdata.policies.token_budget import TokenBudget
+from seqdata.runs.options import check_split
 from seqdata.storage.remote.options import Remote
-from seqdata.suite.sources import check_split, find_backend
+from seqdata.suite.sources import find_backend
 
 _OWNER = "text"
 _TOKENS = "tokens"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqdata.api import open_store, write_store
 from seqdata.capabilities import SupportsCopy, get_version
-from seqdata.errors import CacheError, SeqDataWarning
+from seqdata.errors import CacheError, warn
 from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.digest_trailer import read_with_digest, write_with_digest
@@ -138,7 +137,7 @@ def prepare_store(
 
 def _show_warnings(summary: Summary) -> None:
     for text in summary.warnings:
-        warnings.warn(text, SeqDataWarning, stacklevel=4)  # of the caller of the `prepare`
+        warn(text)  # of the caller of the `prepare`
 
 
 @dataclass(frozen=True, slots=True, eq=False)

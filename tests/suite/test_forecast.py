@@ -313,7 +313,11 @@ def test_what_cannot_be_forecast_is_refused(change, options, message):
         ({"time": "month", "calendar": "month"}, "'month' must be one of `time`.*rename a column"),
         ({"known": "load"}, "'load' must be one of `time`, `target`"),
         ({"gaps": "fill"}, "`gaps` must be 'grid' or 'error', but is 'fill'"),
-        ({"split": {"val": 0.5}}, "`split` must be parts with 'train'"),
+        ({"split": {"val": 0.5}}, "`split` must be parts with 'train', .*'train': 0.8, 'val'"),
+        (
+            {"split": {"val": "2024-02-01.."}},
+            r"parts with 'train', .*'train': '..2024-01-15'",
+        ),
         ({"split": {"train": 0.5, "valid": 0.5}}, "but 'valid' is given"),
         ({"target": 3}, "`target` must be a string or a list of strings, but is 3"),
         ({"target": {"a", "b"}}, r"a list of strings, but is \{'.*Pass e\.g\. \['a', 'b'\]"),
@@ -352,7 +356,7 @@ def test_scales_of_the_training_part_on_real_series(scale, by, expected):
             np.testing.assert_allclose(batch["value"][row], due, rtol=1e-5, atol=1e-6)
             seen += 1
     assert seen == 2 * (96 - CONTEXT - HORIZON + 1)
-    assert "times of 'month' are MS apart (found)" in data.describe()
+    assert "the frequency of 'month' is 'MS' (found)" in data.describe()
 
 
 def test_predictions_join_the_table():

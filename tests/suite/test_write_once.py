@@ -107,7 +107,7 @@ def test_series_that_are_prepared_in_parts_give_the_batches_of_memory(options, t
     described = data.describe()
     assert "prepared in " in described
     for line in notes.splitlines():
-        if any(word in line for word in ("missing", "gaps:", "apart", "shorter")):
+        if any(word in line for word in ("missing", "gaps:", "frequency", "shorter")):
             assert line in described
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata import ConfigError, Ragged, columnar
-from seqdata.errors import DecodeError, SeqDataWarning, as_integer, check_flags
+from seqdata.errors import DecodeError, as_integer, check_flags, warn
 from seqdata_audio.mel import Floats, cosines, hann, mel_filters
 from seqdata_audio.sound_file import scale_samples
 
@@ -228,11 +227,9 @@ class LogMel(_FrameTransform):
 
     def _check_rates(self, columns: dict[str, Any]) -> None:
         if _RATE not in columns:
-            warnings.warn(
+            warn(
                 f"{type(self).__name__}: all sequences must have {self.rate} samples per second, "
                 f"but they have no field {_RATE!r} that says so. Name it in `fields`, or store it.",
-                SeqDataWarning,
-                stacklevel=2,
             )
             return
         rates = np.asarray(columns[_RATE])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.backends import ArrayColumn, Field
-from seqdata.errors import ConfigError, DataError, SeqDataWarning
+from seqdata.errors import ConfigError, DataError, warn
 from seqdata.protocols import Store
 from seqdata_audio.transcript_table import FILE_COLUMNS, TEXT_COLUMNS, Columns, read_table
 
@@ -379,7 +378,7 @@ def _report(
         some = _show([names[at] for at in unused[:_SHOWN]], len(unused))
         said.append(f"{len(unused)} of {len(names)} rows have no recording ({some})")
     if said:
-        warnings.warn(f"{where}: {'; '.join(said)}", SeqDataWarning, stacklevel=5)
+        warn(f"{where}: {'; '.join(said)}")
 
 
 def _show(names: Sequence[str], count: int | None = None) -> str:

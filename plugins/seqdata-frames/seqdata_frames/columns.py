@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.backends import DataLocation
-from seqdata.errors import CorruptShardError, SeqDataWarning
+from seqdata.errors import CorruptShardError, warn
 
 Decode = Callable[[int, list[str]], Mapping[str, NDArray[Any]]]
 """``decode(unit, names)`` returns the values of columns of a unit, (rows,) each."""
@@ -302,11 +301,9 @@ class UnitColumns:
                 return True
             except OSError as error:
                 self._files = {}
-                warnings.warn(
+                warn(
                     f"frames: decoded row groups cannot be stored on disk ({error}), so each is "
                     "decoded whenever it is needed. Free space, or pass Frames(cache_dir=)",
-                    SeqDataWarning,
-                    stacklevel=2,
                 )
         self._once.add((name, unit))
         return False

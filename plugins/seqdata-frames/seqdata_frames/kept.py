@@ -14,7 +14,6 @@ import os
 import shutil
 import time
 import uuid
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import CacheError, SeqDataWarning
+from seqdata.errors import CacheError, warn
 
 INDEX = "index.npz"
 _VERSION = 1
@@ -152,10 +151,8 @@ def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | 
             arrays = {name: loaded[name] for name in loaded.files}
         return json.loads(arrays.pop("info").tobytes()), arrays
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        warnings.warn(
+        warn(
             f"frames: {path / INDEX} is damaged ({error}) and will be made again",
-            SeqDataWarning,
-            stacklevel=2,
         )
         return None
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from seqdata.backends import Field, make_unknown_name_error
 from seqdata.backends.files import RowTables
-from seqdata.errors import CacheError, ConfigError, SeqDataWarning
+from seqdata.errors import CacheError, ConfigError, warn
 from seqdata.logical_types import Categories
 from seqdata_frames.columns import ColumnFile, UnitColumns, release_memory
 from seqdata_frames.external_sort import CODE, KEY, FileRows, MemoryRows, Rows, Sorting, sort_table
@@ -97,7 +97,7 @@ def open_rows(tables: RowTables, request: Request) -> Opened:
     if opened is None:
         opened = _build(_scan(tables, request), kept)
     for note in opened.index.notes:
-        warnings.warn(note, SeqDataWarning, stacklevel=4)
+        warn(note)
     return opened
 
 

@@ -147,7 +147,7 @@ def find_corpus(location: str, kind: str | None, remote: Any = None) -> Corpus:
 
     copies = fetch_copies(location, remote, choose)
     corpus, found = _find_local(location if copies is None else copies.path, kind)
-    warn_left_out([found if copies is None else copies.show(found)], stacklevel=6)
+    warn_left_out([found if copies is None else copies.show(found)])
     return replace(corpus, copies=copies)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from seqdata import SequenceStore, open_store, write_store
 from seqdata.backends import DataLocation
 from seqdata.backends.files import cache_folder
-from seqdata.errors import ConfigError, DataError, DecodeError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, DataError, DecodeError, must_be, warn
 from seqdata_text.corpus import (
     PART_BYTES,
     Corpus,
@@ -551,7 +550,7 @@ def choose_dtype(vocab_size: int) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, SeqDataWarning, stacklevel=4)
+    warn(text)
 
 
 __all__ = ["RECORD", "Text", "choose_dtype", "tokenize"]

@@ -6,7 +6,6 @@ otherwise continue with wrong results.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from seqdata.batch.batch import SequenceBatch
-from seqdata.errors import ConfigError, RanksDifferError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, RanksDifferError, must_be, warn
 from seqdata.lightning import adapter
 from seqdata.lightning.ranks.collect import GatherGroup
 
@@ -191,7 +190,7 @@ class RankConsistency(Callback):
         own_batch = SeenBatch(adapter.get_world(trainer).rank, digest_batch(batch))
         duplicates_text = describe_duplicates(self._gather_group.all_gather(own_batch))
         if duplicates_text and trainer.is_global_zero:
-            warnings.warn(f"RankConsistency: {duplicates_text}", SeqDataWarning, stacklevel=2)
+            warn(f"RankConsistency: {duplicates_text}")
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -10,7 +10,6 @@ import math
 import os
 import time
 import traceback
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from seqdata.errors import ConfigError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, must_be, warn
 from seqdata.lightning import adapter
 from seqdata.lightning.callbacks._support.batch_info import (
     BatchInfo,
@@ -173,11 +172,9 @@ class RankFileLogger(Callback):
         if problem:
             self._missing += 1
         if problem and self._missing == 1:
-            warnings.warn(
+            warn(
                 f"RankFileLogger: rank {self._rank} cannot write {self.path} ({problem}). "
                 "Training continues; lines that cannot be written are counted",
-                SeqDataWarning,
-                stacklevel=2,
             )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -185,11 +182,9 @@ class RankFileLogger(Callback):
         del trainer, pl_module, stage
         missing, self._missing = self._missing, 0
         if missing:
-            warnings.warn(
+            warn(
                 f"RankFileLogger: {missing} lines of rank {self._rank} could not be written to "
                 f"{self.path} and are lost",
-                SeqDataWarning,
-                stacklevel=2,
             )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.errors import ConfigError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, must_be, warn
 from seqdata.lightning import adapter
 from seqdata.lightning.callbacks._support.batch_info import get_metadata, get_train_loader
 from seqdata.lightning.ranks.collect import GatherGroup
@@ -153,11 +152,9 @@ class LossRecord(Callback):
     def _report_missing(self) -> None:
         missing, self._missing = self._missing, 0
         if missing:
-            warnings.warn(
+            warn(
                 f"LossRecord: {missing} batches are missing in {self._used_folder}, which could "
                 "not be written",
-                SeqDataWarning,
-                stacklevel=2,
             )
 
     def _write(self) -> None:
@@ -175,12 +172,10 @@ class LossRecord(Callback):
         except OSError as error:
             is_first, self._missing = not self._missing, self._missing + len(batches)
             if is_first:
-                warnings.warn(
+                warn(
                     f"LossRecord: losses cannot be written to {self._used_folder} "
                     f"({error.strerror or error}). Training continues; batches that cannot be "
                     "recorded are counted",
-                    SeqDataWarning,
-                    stacklevel=2,
                 )
 
 

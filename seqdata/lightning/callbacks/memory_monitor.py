@@ -6,7 +6,6 @@ The report names the batch and a size that would have fit.
 from __future__ import annotations
 
 import sys
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from seqdata.errors import ConfigError, SeqDataWarning, must_be
+from seqdata.errors import ConfigError, must_be, warn
 from seqdata.lightning import adapter
 from seqdata.lightning.callbacks._support.batch_info import (
     BatchInfo,
@@ -195,7 +194,7 @@ class RankMemoryMonitor(Callback):
         )
         if skew is not None:
             self._has_warned = True
-            warnings.warn(f"RankMemoryMonitor: {skew}", SeqDataWarning, stacklevel=2)
+            warn(f"RankMemoryMonitor: {skew}")
 
 
 def _make_metrics(ranks: list[StepStats]) -> dict[str, float]:

@@ -9,7 +9,6 @@ far from the cause.
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed
 
-from seqdata.errors import PlanError, SeqDataError, SeqDataWarning
+from seqdata.errors import PlanError, SeqDataError, warn
 from seqdata.loading.rank_comparison import RankValues, describe_differences
 from seqdata.sharing import World
 
@@ -62,10 +61,8 @@ def check_consistent(
         )
     difference = describe_differences([rank_values for _, rank_values, _ in gathered])
     if difference:
-        warnings.warn(
+        warn(
             f"ranks: {difference}; results may differ between ranks. Configure every rank alike",
-            SeqDataWarning,
-            stacklevel=2,
         )
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from seqdata.errors import CacheError, SeqDataWarning
+from seqdata.errors import CacheError, warn
 from seqdata.storage.braces import JOINED, split_location
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import ID_FIELD, find_key
@@ -181,16 +180,14 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
         warn_left_out([found])
     if left_out and first:
         columns = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
-        warnings.warn(
+        warn(
             f"{root}: columns dropped: {columns}; must be numbers, text, bytes, or lists of "
             "numbers",
-            SeqDataWarning,
-            stacklevel=3,
         )
     gaps = describe_gaps([file.name for file in tables.files]) if first else ""
     if gaps:
-        warnings.warn(
-            f"{root}: {gaps}. Only the existing files are read", SeqDataWarning, stacklevel=3
+        warn(
+            f"{root}: {gaps}. Only the existing files are read",
         )
     digest = digest_files(tables.files, tables.fields)
     version_digest = digest_versions(tables.files, digest)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import DataError, SeqDataWarning
+from seqdata.errors import DataError, warn
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.index_file import REMEDY
@@ -176,12 +175,10 @@ def _warn_of_old(dataset: str, index: DataIndex, shards: Sequence[Shard]) -> Non
             stacklevel=4,
         )
     if any(index.folder(shard).has_old for shard in shards):
-        warnings.warn(
+        warn(
             f"{dataset}: indexes must be of this release, but those of an earlier one were found: "
             f"they are built again. Remove the others: each {INDEX_FOLDER} needs "
             f"{name_index_file()} only",
-            SeqDataWarning,
-            stacklevel=4,
         )
 
 
@@ -209,12 +206,10 @@ def map_usable(
     found = map_shards(shards, call)
     if errors:
         first = str(errors[min(errors)]).partition(f". {REMEDY}")[0]
-        warnings.warn(
+        warn(
             f"{dataset}: each index must be valid, but {len(errors)} of {len(shards)} cannot be "
             "used: they are built again from the files as they are now, and files that were "
             f"damaged since count as whole. Compare those with their source. The first: {first}",
-            SeqDataWarning,
-            stacklevel=4,
         )
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, CorruptSampleError, SeqDataWarning
+from seqdata.errors import ConfigError, CorruptSampleError, warn
 from seqdata.kernel.dispatch import ChecksumBuffers as KernelChecks
 from seqdata.kernel.dispatch import Kernel, get_kernel
 from seqdata.storage.data_location import DataLocation
@@ -43,10 +42,8 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
     remedy = "install lightning-seqdata[checksums], or build it again with a C compiler"
     if verify is not None:
         return accept_unverified(verify, dataset, reason, remedy)
-    warnings.warn(
+    warn(
         f"{dataset}: is read without comparing checksums: {reason}. To compare them, {remedy}",
-        SeqDataWarning,
-        stacklevel=2,
     )
     return "off"
 

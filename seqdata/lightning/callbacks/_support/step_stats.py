@@ -7,7 +7,6 @@ the slowest, and the largest batch decides what fits in memory.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -15,7 +14,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import SeqDataWarning
+from seqdata.errors import warn
 from seqdata.lightning.callbacks._support.batch_info import (
     BatchInfo,
     get_batch_info,
@@ -190,12 +189,10 @@ class StepTimer:
             self._has_warned = True
             unknown = "waiting for data" if info else "waiting for data, tokens and padding"
             if trainer.is_global_zero:
-                warnings.warn(
+                warn(
                     f"{self._name}: the loader is a {type(trainer.train_dataloader).__name__} "
                     f"that returns a {type(batch).__name__}, for which {unknown} are unknown. "
                     "Pass a SequenceDataModule as `datamodule`",
-                    SeqDataWarning,
-                    stacklevel=2,
                 )
         return info
 
