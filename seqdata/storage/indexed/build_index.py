@@ -167,12 +167,10 @@ def _warn_of_old(dataset: str, index: DataIndex, shards: Sequence[Shard]) -> Non
     """Warn of indexes of an earlier release, or of another version of the format."""
     others = sum(index.folder(shard).has_other_version(shard.name) for shard in shards)
     if others:
-        warnings.warn(
+        warn(
             f"{dataset}: indexes must be of the installed version of the format, but those of "
             f"{others} of {len(shards)} files are of another: they are built again, once. Fields "
             "may differ from before",
-            SeqDataWarning,
-            stacklevel=4,
         )
     if any(index.folder(shard).has_old for shard in shards):
         warn(
