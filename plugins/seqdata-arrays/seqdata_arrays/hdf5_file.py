@@ -25,12 +25,18 @@ from seqdata_arrays.array_index import (
     index_arrays,
     split_rows,
 )
+from seqdata_arrays.chunked_array import REMEDY_FOR_FIELDS
 from seqdata_arrays.layout import ArrayNode, ArrayOptions, Tree
 from seqdata_arrays.netcdf3_file import is_classic, read_classic
 
 SUFFIXES = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".nc3", ".cdf")
 _INLINE_BYTES = 1 << 16  # HDF5 keeps no larger arrays in its own headers
-_SINGLE = (str, np.number, np.bool_)  # types of a value that NetCDF-4 keeps as an array of one
+_SINGLE = (
+    str,
+    bytes,
+    np.number,
+    np.bool_,
+)  # types of a value that NetCDF-4 keeps as an array of one
 
 
 class _FileView(io.RawIOBase):
@@ -74,6 +80,7 @@ class HDF5Format:
     suffixes = SUFFIXES
     version = 2
     reads_only_headers = True
+    remedy_for_fields = remedy_for_dtypes = REMEDY_FOR_FIELDS
 
     def index(self, file: RandomAccessFile) -> FileIndex:
         """Return the index of a file.

@@ -81,6 +81,28 @@ def test_attributes_of_one_number_are_fields_as_netcdf4_reads_them(tmp_path, for
             assert (row[name].dtype, row[name]) == (np.asarray(value).dtype, value)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((np.int32(1), np.int16(1)), r'field "label": must hold int32 \[\] .* but holds int16'),
+        ((np.int32(1), None), "must have the fields x, label like 'r0.nc', but has x"),
+        ((np.int32(1), np.arange(2)), "must have the fields x, label like 'r0.nc', but has x"),
+        (("one", None), "must have the fields x, label like 'r0.nc', but has x"),
+    ],
+)
+def test_files_of_several_attributes_open_without_them(tmp_path, values, message):
+    for number, value in enumerate(values):
+        with netCDF4.Dataset(tmp_path / f"r{number}.nc", "w") as file:
+            file.createDimension("time", 5)
+            file.createVariable("x", "f4", ("time",))[:] = np.arange(5)
+            if value is not None:
+                file.setncattr("label", value)
+    remedy = "two stores, or name what all of them have with `fields`, `axes` and `attributes`"
+    with pytest.raises(DataError, match=rf"{message}.*{remedy}"):
+        open_store(tmp_path, backend=HDF5())
+    assert len(open_store(tmp_path, backend=HDF5(attributes=[]))) == 2
+
+
 def test_an_index_from_before_attributes_of_netcdf_were_fields_is_built_anew(tmp_path):
     path = write_netcdf(tmp_path / "x.nc")
     with netCDF4.Dataset(path, "a") as file:

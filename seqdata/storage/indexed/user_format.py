@@ -95,6 +95,11 @@ class UserFormat:
         return str(getattr(self.format, "remedy_for_dtypes", _TWO_STORES))
 
     @property
+    def _remedy_for_fields(self) -> str:
+        """Advice for files of several sets of fields, which the format may give."""
+        return str(getattr(self.format, "remedy_for_fields", _TWO_STORES))
+
+    @property
     def suffixes(self) -> tuple[str, ...]:
         """The suffixes of such files."""
         return tuple(self.format.suffixes)
@@ -225,7 +230,8 @@ class UserFormat:
         first = opened.indexes[0]
         heads = {name: member.heads[0] for name, member in first.members.items()}
         for i, index in enumerate(opened.indexes):
-            _check_alike(opened, i, index, heads, self._remedy_for_dtypes)
+            remedies = self._remedy_for_fields, self._remedy_for_dtypes
+            _check_alike(opened, i, index, heads, *remedies)
         return [
             self._make_indexed_field(opened, name, first.members[name]) for name in first.members
         ]
@@ -414,7 +420,12 @@ def _pack_keys(
 
 
 def _check_alike(
-    opened: OpenedFiles, i: int, index: ShardIndex, must: Mapping[str, Any], remedy: str
+    opened: OpenedFiles,
+    i: int,
+    index: ShardIndex,
+    must: Mapping[str, Any],
+    remedy_for_fields: str,
+    remedy_for_dtypes: str,
 ) -> None:
     """Raise if a file has other fields than the first; their storage may differ.
 
@@ -423,7 +434,8 @@ def _check_alike(
         i: Index of the file.
         index: Its index.
         must: Field -> its head in the first file.
-        remedy: The advice for other dtypes.
+        remedy_for_fields: Advice for other fields.
+        remedy_for_dtypes: Advice for other dtypes.
 
     Raises:
         DecodeError: If it has.
@@ -433,7 +445,7 @@ def _check_alike(
         raise replace(opened.locate_shard(i), verify=False).make_error(  # its bytes may be right
             DecodeError,
             f"must have the fields {', '.join(must)} like {opened.names[0]!r}, but has "
-            f"{', '.join(mine)}. {_TWO_STORES}",
+            f"{', '.join(mine)}. {remedy_for_fields}",
         )
     if mine == must:
         return
@@ -444,5 +456,6 @@ def _check_alike(
                 DecodeError,
                 f"must hold {due.dtype} {list(due.shape)} on axis {due.axis} like "
                 f"{opened.names[0]!r}, but holds {found.dtype} {list(found.shape)} on axis "
-                f"{found.axis}. " + (remedy if found.shape == due.shape else _TWO_STORES),
+                f"{found.axis}. "
+                + (remedy_for_dtypes if found.shape == due.shape else _TWO_STORES),
             )
