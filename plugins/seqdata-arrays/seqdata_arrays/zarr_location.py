@@ -140,5 +140,5 @@ def _check_no_data(location: str, name: str, files: Iterable[str]) -> None:
 def _make_missing_error(location: str) -> ConfigError:
     return ConfigError(
         f"{location}: must be a Zarr folder, or hold some (`*.zarr`), but there is no "
-        f"{' or '.join(METADATA)}. Check the path"
+        f"{' or '.join(METADATA)}. Check the path, or restore the file"
     )

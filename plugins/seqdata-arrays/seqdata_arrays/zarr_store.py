@@ -37,7 +37,6 @@ from seqdata_arrays.layout import ArrayNode, ArrayOptions, Layout, Tree, find_la
 from seqdata_arrays.zarr_array import ShardIndexes, ZarrArray, describe_type, make_array
 from seqdata_arrays.zarr_folder import (
     CONSOLIDATED,
-    METADATA,
     ChunkFiles,
     LocalFiles,
     Piece,
@@ -272,24 +271,40 @@ def _check_consolidated(
     """Check that all nodes that the consolidated metadata names were found.
 
     Raises:
+        CorruptShardError: If the consolidated metadata is invalid.
         MissingShardError: If the metadata file of one is missing.
     """
-    root = metadata[""][0]
-    if root["zarr_format"] == 3:
-        named = (root.get("consolidated_metadata") or {}).get("metadata") or {}
-        documents = {posixpath.join(path, "zarr.json"): each for path, each in named.items()}
-    else:
-        named = (folder.read_document(CONSOLIDATED) or {}).get("metadata") or {}
-        documents = {path: each for path, each in named.items() if path.endswith(METADATA)}
-    for file, document in documents.items():
-        path, _, name = file.rpartition("/")
-        is_array = name == ".zarray" or document.get("node_type") == "array"
-        if path not in metadata and (not is_array or _may_be_field(path, options)):
+    try:
+        nodes = list(_read_consolidated(folder, metadata[""][0]))
+    except _MALFORMED as error:
+        raise place.make_error(
+            CorruptShardError,
+            f"must have valid consolidated metadata, but it is invalid ({type(error).__name__}: "
+            f"{error}). Run zarr.consolidate_metadata again",
+        ) from error
+    for kind, path, name in nodes:
+        if path not in metadata and (kind == "group" or _may_be_field(path, options)):
             raise _make_lost_error(
-                place, "array" if is_array else "group", path, name,
+                place, kind, path, name,
                 "the consolidated metadata names it. Restore it, or run "
                 "zarr.consolidate_metadata if it was removed on purpose",
             )  # fmt: skip
+
+
+def _read_consolidated(
+    folder: ZarrFolder, root: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, path and metadata file of the nodes that the consolidated metadata names."""
+    if root["zarr_format"] == 3:
+        found = (root.get("consolidated_metadata") or {}).get("metadata") or {}
+        for path, document in found.items():
+            yield document["node_type"], path, "zarr.json"
+        return
+    found = (folder.read_document(CONSOLIDATED) or {}).get("metadata") or {}
+    for file in found:
+        path, _, name = file.rpartition("/")
+        if name in (".zarray", ".zgroup"):
+            yield name.removeprefix(".z"), path, name
 
 
 def _may_be_field(path: str, options: Zarr) -> bool:

@@ -1,5 +1,6 @@
 """Zarr folders whose metadata files were lost: named when they are opened, at paths and URLs."""
 
+import json
 import shutil
 import warnings
 
@@ -106,6 +107,23 @@ def test_what_consolidated_metadata_names_must_be_there(tmp_path, reopen, form):
         warnings.simplefilter("ignore")
         zarr.consolidate_metadata(str(path))
     assert len(reopen(path)) == 3
+
+
+@pytest.mark.parametrize("form", ["v3", "v2"])
+@pytest.mark.parametrize(
+    "content", [4, {"metadata": [1]}, {"metadata": {"rec1/.zgroup": 4, "a": 3}}]
+)
+def test_damaged_consolidated_metadata_is_an_error(tmp_path, form, content):
+    path = write_zarr(tmp_path / "x.zarr", ROWS, **FORMS[form])
+    if form == "v2":
+        content = {"metadata": 4} if isinstance(content, dict) else content
+        (path / ".zmetadata").write_text(json.dumps(content))
+    else:
+        root = json.loads((path / "zarr.json").read_text())
+        (path / "zarr.json").write_text(json.dumps({**root, "consolidated_metadata": content}))
+    message = r"must have valid consolidated metadata, but.*Run zarr\.consolidate_metadata again"
+    with pytest.raises(DataError, match=message):
+        open_store(path, backend=Zarr())
 
 
 def test_an_array_without_chunks_that_consolidated_metadata_names_must_be_there(tmp_path, reopen):
