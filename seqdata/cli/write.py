@@ -326,7 +326,8 @@ def list_table_files(source: str, host: PluginHost) -> str:
         SeqDataError: If the log cannot be read, or files do not hold the rows as they are.
     """
     if is_remote(source):
-        may_have_log = detect_backend(source) == "arrow"  # of no known suffix: it may be a folder
+        is_file = find_suffix(source) in READERS and not source.endswith("/")
+        may_have_log = not is_file and detect_backend(source) == "arrow" and not holds_store(source)
     else:
         may_have_log = has_table_log(local_path(source))
     name = host.backend_of_tables("parquet") if may_have_log else None

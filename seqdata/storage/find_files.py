@@ -42,7 +42,7 @@ _TABLE_LOGS = {  # name -> kind of table, and what to do
         "Delta",
         "Pass its path with a slash at its end and backend='frames' (seqdata-frames[delta]); where "
         "no backend can be named, the list of its files (`DeltaTable(path).file_uris()`). For "
-        "`seqdata write`, install seqdata-frames[delta]",
+        "`seqdata write`, pass its folder, with seqdata-frames[delta] installed",
     ),
     ".hoodie": ("Hudi", "Read it and pass the table"),
 }

@@ -1,12 +1,13 @@
 """``seqdata write`` of Delta tables, on a disk and in a bucket: as of the same rows in one file."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from frames_samples import alike, sales, shuffle, write
 
 import tests.s3
-from seqdata import PluginHost, open_store
+from seqdata import PluginHost, open_store, write_store
 from seqdata.cli.app import app
 
 deltalake = pytest.importorskip("deltalake")
@@ -126,8 +127,20 @@ def test_a_file_that_is_gone_is_named(tmp_path, bucket, server):
         assert len(text) < 600
 
 
+def test_a_url_that_is_no_folder_is_not_searched_for_a_log(tmp_path, bucket, server):
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data/a.npy", np.zeros((3, 2)))
+    write_store(tmp_path / "data/store", [{"x": np.zeros((3, 2))}])
+    url = bucket(tmp_path / "data")
+    server.requests.clear()
+    for number, name in enumerate(("a.npy", "store")):
+        run(f"{url}/{name}", tmp_path / f"out{number}")
+        assert open_store(tmp_path / f"out{number}").lengths.tolist() == [3]
+    assert not [each for each in server.requests if "_delta_log" in each]
+
+
 def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):
     path = make_table(tmp_path / "sales", shuffle(sales()))
     monkeypatch.setattr(PluginHost, "backend_of_tables", lambda *_: None)
     text = " ".join(run(path, tmp_path / "out", *BY, status=2).split())
-    assert "For `seqdata write`, install seqdata-frames[delta]" in text
+    assert "For `seqdata write`, pass its folder, with seqdata-frames[delta] installed" in text
