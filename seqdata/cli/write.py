@@ -300,8 +300,8 @@ def write(
             f"{name}: `--backend` opens a store, which has fields and ids. Leave "
             "`--format`, `--field`, `--group`, `--order`, `--missing` and `--id` out."
         )
-    source = source if backend else list_table_files(source, default_host())
-    existing = open_source(source, backend, skip=out) if as_store else None
+    files = None if backend else list_table_files(source, default_host())
+    existing = open_source(source, backend, skip=out) if as_store and files is None else None
     if existing is None and input_format == STORE:
         raise ConfigError(f"{name}: not a store. Leave `--format store` out.")
     write_to = partial(
@@ -312,15 +312,15 @@ def write(
         if existing is not None:
             store: Store = write_to(existing)
         else:
-            store = _read_source(source, out, input_format, options, write_to)
+            store = _read_source(files or source, out, input_format, options, write_to)
     except (SeqDataError, OSError):
         report_kept(out)
         raise
     print_lines(_iter_lines(store, out, time.monotonic() - begin))
 
 
-def list_table_files(source: str, host: PluginHost) -> str:
-    """Return the files of a source that is a table with a log (Delta), joined; others unchanged.
+def list_table_files(source: str, host: PluginHost) -> str | None:
+    """Return the files of a source that is a table with a log (Delta), joined; None for others.
 
     Raises:
         SeqDataError: If the log cannot be read, or files do not hold the rows as they are.
@@ -331,12 +331,11 @@ def list_table_files(source: str, host: PluginHost) -> str:
     else:
         may_have_log = has_table_log(local_path(source))
     name = host.backend_of_tables("parquet") if may_have_log else None
-    backend = None if name is None else host.backend(name)
-    return (
-        JOINED.join(backend.list_files(source))
-        if isinstance(backend, SupportsTableLogs)
-        else source
-    )
+    backend: Any = None if name is None else host.backend(name)
+    if not isinstance(backend, SupportsTableLogs):
+        return None
+    files = backend.list_files(source)
+    return None if files == [source] else JOINED.join(files)
 
 
 def open_source(

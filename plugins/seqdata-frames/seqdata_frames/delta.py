@@ -52,7 +52,9 @@ def list_parts(
         if _NO_FOLDER.search(text):
             return [location]
         url = text.rstrip("/")
-        return _list_web_parts(url, remote) if _WEB.match(url) else _list_remote_parts(url, remote)
+        read = _list_web_parts if _WEB.match(url) else _list_remote_parts
+        found = read(url, remote)
+        return [location] if found == [url] else found
     path = Path(text.removeprefix("file://"))
     if not (path / _LOG).is_dir():
         return [location]

@@ -92,6 +92,16 @@ def test_without_a_group_each_row_is_a_sequence(tmp_path, bucket):
         assert [store[at]["load"] for at in order] == frame["load"].tolist()
 
 
+def test_without_options_each_row_is_a_sequence(tmp_path, bucket):
+    rows = pa.table({"tokens": [[1, 2], [3], [4, 5, 6]]})
+    deltalake.write_deltalake(str(tmp_path / "data/rows"), rows)
+    url = bucket(tmp_path / "data")
+    for number, source in enumerate((tmp_path / "data/rows", f"{url}/rows")):
+        run(source, tmp_path / f"out{number}")
+        store = open_store(tmp_path / f"out{number}")
+        assert [row["tokens"].tolist() for row in store] == [[1, 2], [3], [4, 5, 6]]
+
+
 def test_a_new_version_is_written(tmp_path, bucket):
     path = make_table(tmp_path / "data/sales", shuffle(sales()))
     deltalake.DeltaTable(str(path)).delete("series = 's1'")
@@ -137,6 +147,15 @@ def test_a_url_that_is_no_folder_is_not_searched_for_a_log(tmp_path, bucket, ser
         run(f"{url}/{name}", tmp_path / f"out{number}")
         assert open_store(tmp_path / f"out{number}").lengths.tolist() == [3]
     assert not [each for each in server.requests if "_delta_log" in each]
+
+
+def test_a_folder_without_a_log_is_written_as_before(tmp_path, bucket):
+    pytest.importorskip("seqdata_webdataset")
+    write_store(tmp_path / "data/tars", [{"x": np.zeros((3, 2))}], format="webdataset")
+    url = bucket(tmp_path / "data")
+    for number, source in enumerate((f"{url}/tars/", f"{url}/tars", tmp_path / "data/tars")):
+        assert "copied to" not in run(source, tmp_path / f"out{number}")  # it is opened
+        assert open_store(tmp_path / f"out{number}").lengths.tolist() == [3]
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path, monkeypatch):
