@@ -81,8 +81,8 @@ def resolve_store(  # noqa: PLR0913
     """
     clocks, names_of_axes = split_clocks(rates, axes)
     if as_items and lengths is not None and (is_map_style(data) or is_sequence(data)):
-        part_names = None if is_sequence(data) else _match_names(data, names)
-        return DatasetStore.of(data, lengths, names=part_names, axes=axes, may_be_opaque=True)
+        names = None if is_sequence(data) else _match_names(data, names)
+        return DatasetStore.from_dataset(data, lengths, names=names, axes=axes, may_be_opaque=True)
     is_stored = is_location(data) or are_locations(data) or is_store(data)
     if is_stored and group is order is missing is None:
         refuse_axes_of_locations(names_of_axes)
@@ -108,8 +108,7 @@ def add_clocks(store: SequenceStore, clocks: Mapping[str, Axis]) -> SequenceStor
     """
     if not clocks:
         return store
-    linked = resolve_clocks(store.fields, store.lengths_of, clocks)
-    return link_axes(store, linked)
+    return link_axes(store, resolve_clocks(store.fields, store.lengths_of, clocks))
 
 
 def refuse_axes_of_locations(axes: Axes | None) -> None:
@@ -144,7 +143,7 @@ def _resolve_data(
                 f"dataset: a {type(data).__name__} has no lengths to plan with; pass `lengths`: an "
                 "array with the number of timesteps of each item, or a function that returns it"
             )
-        return DatasetStore.of(data, lengths, names=_match_names(data, names), axes=axes)
+        return DatasetStore.from_dataset(data, lengths, names=_match_names(data, names), axes=axes)
     if lengths is not None:
         raise ConfigError(
             "dataset: `lengths` are for a Dataset only, but the data is a "
@@ -159,7 +158,7 @@ def _resolve_data(
             "data: must be a path, a store, or sequences, but is None. Pass the data; a function "
             "that loads it may lack its `return`"
         )
-    store = MemoryStore.of(data, axes)
+    store = MemoryStore.from_sequences(data, axes)
     part_names = _match_names(data, names) if isinstance(data, list | tuple) else None
     if part_names is None:
         return store
@@ -406,7 +405,8 @@ def open_groups(
     if backend is None and missing != "drop":  # which only memory can
         backend = find_table_backend(data, host, remote)
     if backend is None:
-        return MemoryStore.of(*group_rows(data, group, order, missing, axes, host, remote=remote))
+        rows, axes = group_rows(data, group, order, missing, axes, host, remote=remote)
+        return MemoryStore.from_sequences(rows, axes)
     opener = find_backend(backend, "table", host)
     options = {
         "verify": verify, "group": group, "order": order, "missing": missing, "axes": axes,

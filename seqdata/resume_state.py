@@ -160,7 +160,7 @@ class ResumeState:
         return cls(**values)  # type: ignore[arg-type]
 
     @classmethod
-    def of_plan(
+    def from_plan(
         cls, described: Mapping[str, str | int], start: RunPosition, fingerprint: str, **more: Any
     ) -> Self:
         """Return the state of a position.

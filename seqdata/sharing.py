@@ -139,7 +139,7 @@ class Step(NamedTuple):
     extended: PlanBatch | None = None
 
 
-class Steps(NamedTuple):
+class RankSteps(NamedTuple):
     """The work of one rank in consecutive steps.
 
     Attributes:
@@ -160,12 +160,12 @@ class Steps(NamedTuple):
     weights: NDArray[np.float32]
     lengths: NDArray[np.int64]
     lanes: NDArray[np.int64] | None
-    uncut_rows: Steps | None = None
+    uncut_rows: RankSteps | None = None
     skipped: NDArray[np.int64] | None = None
 
     @classmethod
-    def from_step(cls, step: Step) -> Steps:
-        """Return a run with a single step."""
+    def from_step(cls, step: Step) -> RankSteps:
+        """Return a single step as several."""
         offsets = np.array([0, len(step.weights)])
         extended = None if step.extended is None else ArrayTable(*step.extended, offsets)
         table = ArrayTable(step.spans, step.rows, offsets)
@@ -179,7 +179,7 @@ class Steps(NamedTuple):
         weights, lengths = self.weights[first:stop], self.lengths[first:stop]
         return Step(self.numbers[i], spans, rows, weights, lengths, self.lanes, extended)
 
-    def cut_time(self, world: World) -> Steps:
+    def cut_time(self, world: World) -> RankSteps:
         """Return the steps with the time part of each row that a process receives.
 
         Args:
@@ -359,7 +359,7 @@ class RankPlan:
     def __getitem__(self, step: int) -> Step:
         return self.steps_from(step, 1).step(0)
 
-    def steps_from(self, step: int, max_rows: int) -> Steps:
+    def steps_from(self, step: int, max_rows: int) -> RankSteps:
         """Return a step and the next ones that are prepared together with it.
 
         Args:
@@ -376,7 +376,7 @@ class RankPlan:
             )
         return self._whole_steps_from(step, max_rows).cut_time(self.world)
 
-    def _whole_steps_from(self, step: int, max_rows: int) -> Steps:
+    def _whole_steps_from(self, step: int, max_rows: int) -> RankSteps:
         number, plan = self._first_batch(step), self.plan
         if plan.lanes:
             most = max(1, max_rows * self.world.size // plan.lanes)
@@ -387,12 +387,12 @@ class RankPlan:
             return self._batch_steps(own, min(self.steps - step, max_rows), max_rows)
         if self.tail == "repeat":
             return self._batch_steps(own % len(plan), 1, 1)
-        return Steps.from_step(_make_dummy_step(number, plan.batch(number), None))
+        return RankSteps.from_step(_make_dummy_step(number, plan.batch(number), None))
 
     def _first_batch(self, step: int) -> int:
         return self.first + (step - self.first_step) * self.stride
 
-    def _batch_steps(self, number: int, max_steps: int, max_rows: int) -> Steps:
+    def _batch_steps(self, number: int, max_steps: int, max_rows: int) -> RankSteps:
         """Return the steps of batch ``number`` and every ``stride``-th batch after it."""
         stride = self.stride
         if max_steps == 1:
@@ -405,13 +405,13 @@ class RankPlan:
         weights = self.plan.row_weights(numbers)
         if weights is None:
             weights = np.ones(len(lengths), np.float32)
-        return Steps(numbers, table, None, weights, lengths, None)
+        return RankSteps(numbers, table, None, weights, lengths, None)
 
-    def _lane_steps(self, number: int, stop: int) -> Steps:
+    def _lane_steps(self, number: int, stop: int) -> RankSteps:
         lanes, (rank, size) = self.plan.lanes, (self.world.rank, self.world.size)
         first, last = rank * lanes // size, (rank + 1) * lanes // size
         if first == last:
-            return Steps.from_step(self._make_dummy_lane(number))
+            return RankSteps.from_step(self._make_dummy_lane(number))
         table, extended = self.plan.slice(number, stop), self.plan.extend(number, stop)
         own_table = table.select_lanes(first, last, lanes)
         if extended is not None:
@@ -419,7 +419,7 @@ class RankPlan:
         lengths = own_table.row_lengths()
         weights = (lengths > 0).astype(np.float32)
         numbers = range(number, stop)
-        return Steps(numbers, own_table, extended, weights, lengths, np.arange(first, last))
+        return RankSteps(numbers, own_table, extended, weights, lengths, np.arange(first, last))
 
     def _make_dummy_lane(self, number: int) -> Step:
         lane = np.zeros(1, dtype=np.int64)

@@ -128,11 +128,11 @@ def test_a_backend_that_writes_in_order_only_is_refused_a_seed(tmp_path, monkeyp
         def __call__(self, location): ...
 
         def write(self, location, sequences, **options):
-            return MemoryStore.of(sequences)
+            return MemoryStore.from_sequences(sequences)
 
     def write(location, sequences, *, axes, shard_bytes, key, executor, resume, progress,
               overwrite):  # fmt: skip
-        return MemoryStore.of(sequences)
+        return MemoryStore.from_sequences(sequences)
 
     writer = Writer()
     writer.write = write
@@ -233,7 +233,9 @@ def test_a_location_of_that_form_is_opened_by_the_plugin_that_offers_it():
     class WebDataset:
         @hookimpl
         def seqdata_register_backends(self):
-            return {"webdataset": lambda location, *, verify: MemoryStore.of([[1], [2, 3]])}
+            return {
+                "webdataset": lambda location, *, verify: MemoryStore.from_sequences([[1], [2, 3]])
+            }
 
     store = open_store("train.tar", host=PluginHost(plugins=[WebDataset()]))
     assert store.lengths.tolist() == [1, 2]
@@ -244,7 +246,7 @@ def test_a_backend_may_be_given_by_name_or_as_its_opener():
 
     def opener(location, *, verify):
         seen.append((location, verify))
-        return MemoryStore.of([[1]])
+        return MemoryStore.from_sequences([[1]])
 
     open_store("there", backend="mine", host=host_of(opener))
     open_store("there", backend=opener)
@@ -273,7 +275,7 @@ def test_data_may_be_a_location_a_store_or_sequences(tmp_path):
 
 
 def test_a_store_is_recognised_without_computing_its_fingerprint():
-    store = MemoryStore.of([[1]])
+    store = MemoryStore.from_sequences([[1]])
     assert resolve_store(store) is store
     assert store._fingerprint is None
 

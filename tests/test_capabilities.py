@@ -14,7 +14,7 @@ from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.memory import MemoryStore
 
 SEQUENCES = [{"x": np.arange(n, dtype=np.float32) + 100 * k} for k, n in enumerate((9, 4, 12, 7))]
-STORE = MemoryStore.of(SEQUENCES)
+STORE = MemoryStore.from_sequences(SEQUENCES)
 
 
 def add_noise(sequence, rng):
@@ -154,14 +154,14 @@ def as_they_are(samples):
 
 
 def test_any_store_of_items_hands_them_out_as_they_were():
-    store = OwnStore(DatasetStore.of(Pairs(), range(2, 10)))
+    store = OwnStore(DatasetStore.from_dataset(Pairs(), range(2, 10)))
     for samples in Loader(store, Fixed(4), collator=as_they_are, prefetch=0):
         assert all(isinstance(sample, tuple) for sample in samples)
         assert all(len(sample[0]) == sample[1] + 2 for sample in samples)
 
 
 def test_any_collator_may_get_items_as_they_were_and_hand_out_what_it_makes():
-    store = OwnStore(DatasetStore.of(Pairs(), range(2, 10)))
+    store = OwnStore(DatasetStore.from_dataset(Pairs(), range(2, 10)))
     outputs = list(Loader(store, Fixed(4), collator=OwnSamples(), prefetch=0))
     assert [counts for _, counts in outputs] == [{"x": 4, "y": 4}] * 2
     assert all(form is not None for form, _ in outputs)
@@ -169,7 +169,7 @@ def test_any_collator_may_get_items_as_they_were_and_hand_out_what_it_makes():
 
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_the_fingerprint_of_a_copy_is_not_asked_in_workers(is_copied):
-    store = OwnStore(DatasetStore.of(Pairs(), range(2, 10)))
+    store = OwnStore(DatasetStore.from_dataset(Pairs(), range(2, 10)))
     store.is_copied_to_workers = is_copied
     loader = Loader(store, Fixed(4), prefetch=0)
     found = collect_fingerprints(loader._engine._components.fetcher)

@@ -25,7 +25,7 @@ def open_lines(location, *, verify=None):
     from seqdata.storage.memory import MemoryStore
 
     lines = Path(location).read_text("utf-8").splitlines()
-    return MemoryStore.of([np.array(line.split(), dtype=np.float32) for line in lines])
+    return MemoryStore.from_sequences([np.array(line.split(), dtype=np.float32) for line in lines])
 
 @hookimpl
 def seqdata_register_backends():

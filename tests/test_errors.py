@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from seqdata import Fixed, SequenceDataModule, errors, open_store
 from seqdata.errors import ConfigError, SeqDataWarning, check_flags, must_be
+from seqdata_testing.waiting import patient
 
 
 def test_details_survive_pickling():
@@ -158,5 +159,5 @@ def test_a_warning_in_a_trainer_names_the_line_that_starts_it():
 
 def test_a_warning_in_a_thread_of_no_user_is_issued_all_the_same():
     with pytest.warns(SeqDataWarning) as caught, ThreadPoolExecutor(1) as pool:
-        pool.submit(open_store, TIED, group="id", order="time").result()
+        pool.submit(open_store, TIED, group="id", order="time").result(patient())
     assert len(list_lines(caught)) == 1

@@ -35,7 +35,9 @@ def test_each_occurrence_counts_those_before_it(numbers):
 
 @pytest.mark.usefixtures("chunk")
 def test_values_of_a_field_are_read_in_order():
-    store = MemoryStore.of([{"x": np.zeros(k), "y": k * 1.5, "id": f"u{k}"} for k in range(7)])
+    store = MemoryStore.from_sequences(
+        [{"x": np.zeros(k), "y": k * 1.5, "id": f"u{k}"} for k in range(7)]
+    )
     assert read_values(store, "y").tolist() == [k * 1.5 for k in range(7)]
     assert read_values(store, "id").tolist() == [f"u{k}" for k in range(7)]
 
@@ -50,6 +52,8 @@ def test_values_of_a_field_are_read_in_order():
     ],
 )
 def test_what_is_not_one_value_for_each_sequence_is_refused(name, message):
-    store = MemoryStore.of([{"x": np.zeros(3), "y": 1, "v": np.zeros((2,))}], axes={"v": None})
+    store = MemoryStore.from_sequences(
+        [{"x": np.zeros(3), "y": 1, "v": np.zeros((2,))}], axes={"v": None}
+    )
     with pytest.raises(ConfigError, match=message):
         read_values(store, name)

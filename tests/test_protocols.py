@@ -12,7 +12,7 @@ from seqdata.protocols import (
 from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import join_parts
 
-STORE = MemoryStore.of([{"x": np.zeros(2)}])
+STORE = MemoryStore.from_sequences([{"x": np.zeros(2)}])
 PARTS = {"a": Fixed(1), "b": Fixed(2)}
 
 

@@ -9,6 +9,7 @@ WORDS = {
     "guides/data/dataset-collate-fn": "collate_fn, torch dataset, dataloader",
     "guides/data/event-logs": "clickstream, patients",
     "guides/data/hdf5-zarr": "h5py, hdf5, zarr, netcdf, xarray",
+    "guides/data/numpy": "npy, npz, numpy, memmap, mmap_mode, savez",
     "guides/data/lists-arrays-dataframes": "pandas, polars, numpy",
     "guides/data/parquet-hugging-face": "huggingface, hugging face, parquet, datasets",
     "guides/data/s3-gcs-http": "s3, gcs, azure, bucket, streaming",

@@ -234,7 +234,7 @@ def test_documents_in_rows_are_refused_by_language_models():
     with pytest.raises(ConfigError, match="byte lm: each row must hold one sequence, but 1 rows"):
         ByteLM(x="bytes").nll(batch)
     pairs = [{"source": np.arange(3), "target": np.arange(2)} for _ in range(3)]
-    store = MemoryStore.of(pairs, axes={"source": "time", "target": "text"})
+    store = MemoryStore.from_sequences(pairs, axes={"source": "time", "target": "text"})
     (batch,) = Loader(store, Packed(rows=1, row_length=9))
     with pytest.raises(ConfigError, match="seq2seq: each row must hold one sequence, but 1 rows"):
         Seq2SeqLSTM(4, 4)(batch)

@@ -366,7 +366,7 @@ def open_source(
         return _open_matches(source, skip)
     if form == "foreign":
         return None if _has_reader(path) else open_store(source)
-    if form == "arrow" or strip_compression(find_suffix(path)) in READERS:
+    if form == "arrow" or _is_read(path, form):
         return None
     if form != TAR.backend:
         return open_store(source)
@@ -391,6 +391,17 @@ def _find_backend(name: str, host: PluginHost) -> str | None:
     if ending == TAR.suffix or ending in READERS:
         return None
     return "foreign" if has_table_suffix(name) else host.backend_of_suffix(name)
+
+
+def _is_read(path: Path, form: str) -> bool:
+    """Return whether a reader reads a file, or those of a folder that a backend opens as well."""
+    if not path.is_dir():
+        return strip_compression(find_suffix(path)) in READERS
+    host = default_host()
+    return any(
+        find_suffix(name) in READERS and host.backend_of_suffix(name) == form
+        for name in iter_names(path)
+    )
 
 
 def _has_reader(path: Path) -> bool:

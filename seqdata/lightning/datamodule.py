@@ -19,7 +19,7 @@ from seqdata.fitting.estimator_names import resolve_estimators
 from seqdata.fitting.statistics import Statistics
 from seqdata.lightning import adapter
 from seqdata.lightning.policy_names import PolicyName, register_policy_names
-from seqdata.lightning.predictions.predict import predict_table
+from seqdata.lightning.predictions.table import predict_table
 from seqdata.lightning.ranks.collect import check_consistent
 from seqdata.lightning.ranks.coordinator import ExceptionNotifier, RankCoordinator
 from seqdata.lightning.ranks.settings import describe_settings, get_environment, get_versions
@@ -47,7 +47,7 @@ from seqdata.policies.fixed import Bucketed
 from seqdata.protocols import Policy, Transform
 from seqdata.readers.missing import Missing
 from seqdata.resolve import CollatorLike
-from seqdata.runs import describe as descriptions
+from seqdata.runs import descriptions
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry, ReplayRequest, remake_batch
 from seqdata.runs.options import DataKind, DataOptions, Locations, StatisticsFor

@@ -1,16 +1,30 @@
-"""Training run of a DataModule: cursor, saved state and run file."""
+"""Training run of a DataModule: cursor, saved state and run file.
+
+A resumed run is exact only with the hidden states of the saved run. The training tables of each
+``LaneStates`` that the LightningModule or a submodule has, as an attribute or in a list, tuple or
+dict, are gathered over the ranks into the DataModule's state. The key of the table with the
+loader's name is the path of the ``LaneStates``; the key of another table is ``path:table``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 
-from seqdata.errors import REPLAY_PREFIX, ResumeError, SeqDataError, format_step, warn
-from seqdata.lightning import adapter, lane_checkpoint, trainer_settings
+from seqdata.errors import (
+    REPLAY_PREFIX,
+    PeerFailedError,
+    ResumeError,
+    SeqDataError,
+    format_step,
+    must_be,
+    warn,
+)
+from seqdata.lightning import adapter, trainer_settings
 from seqdata.lightning.cursor import CounterRepair, Cursor, ResumePoint, make_two_runs_error
 from seqdata.lightning.feedback_run import FeedbackRun, SupportsFeedback, count_segment_batches
 from seqdata.lightning.ranks.collect import check_consistent
@@ -23,6 +37,7 @@ from seqdata.loading.mixture_changes import (
     describe_parts,
     find_start,
 )
+from seqdata.recurrent.lane_states import LaneStates
 from seqdata.resume_state import FitState, RunPosition
 from seqdata.runs.data_sources import DataSources, RunContext
 from seqdata.runs.locate_batch import FitGeometry
@@ -30,6 +45,10 @@ from seqdata.runs.options import DataOptions
 from seqdata.runs.run_file import RunFile
 from seqdata.runs.run_record import RunRecord, find_installed_versions
 from seqdata.sharing import World
+
+LANES_KEY = "lanes"
+"""Key of the states of lanes in the DataModule's state."""
+_LOADER = "train"  # name of the loader, and of its table
 
 
 class TrainRun:
@@ -145,7 +164,7 @@ class TrainRun:
         if is_first and self._resume_point is not None:
             adapter.align_logged_steps(self.trainer)
         elif is_first and counters.total and adapter.is_resuming(self.trainer):
-            _warn(
+            warn(
                 "resume: the checkpoint has no state of this DataModule, so the data begins at "
                 "epoch 0. Resume with the class that saved it, not renamed"
             )
@@ -198,7 +217,7 @@ class TrainRun:
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with lane states and feedback; a collective operation."""
         run_position = self.get_run_position()
-        state = lane_checkpoint.make_lane_state(self.trainer, run_position, self._coordinator)
+        state = _make_lane_state(self.trainer, run_position, self._coordinator)
         if self.feedback is not None:
             state |= self.feedback.make_state(run_position)
         state |= self._sources.make_statistics_state()
@@ -213,11 +232,11 @@ class TrainRun:
         saved = FitState.from_dict(state)
         start = self.load_state(saved)
         run_position = self.get_run_position()
-        lane_checkpoint.restore_lane_states(self.trainer, run_position, state)
+        _restore_lane_states(self.trainer, run_position, state)
         if self.feedback is None or start.is_changed:
             changed_parts = start.load_weights(self.engine, run_position, saved.weights, None)
             if changed_parts:
-                _warn(changed_parts)
+                warn(changed_parts)
         if self.feedback is not None:
             self.feedback.restore(state, run_position, is_changed=start.is_changed)
 
@@ -242,10 +261,10 @@ class TrainRun:
         start = find_start(self.engine, state, self._make_state_at, options.on_changed)
         run_position = start.run_position
         if start.warning:
-            _warn(f"resume: {start.warning}")
+            warn(f"resume: {start.warning}")
         changed_transform = self.engine.describe_transform_change(state.transform)
         if changed_transform:
-            _warn(f"resume: {changed_transform}")
+            warn(f"resume: {changed_transform}")
         sharding = (self._world.size, options.tail)
         is_moved = run_position != state.run_position
         is_shifted = (state.world_size, state.tail) != sharding or is_moved
@@ -257,7 +276,7 @@ class TrainRun:
             run_position, step, is_moved = run_position.next_epoch, 0, True
         accumulate = trainer_settings.count_accumulated(self.trainer, run_position.epoch)
         if step % accumulate:
-            _warn(
+            warn(
                 f"resume: step {step} is inside an update of {accumulate} steps, whose gradients "
                 "are not in checkpoints: this update differs. Save at its end "
                 "(every_n_train_steps)"
@@ -284,7 +303,7 @@ class TrainRun:
 
     def _make_state_at(self, run_position: RunPosition) -> FitState:
         engine = self.engine
-        return FitState.of_plan(
+        return FitState.from_plan(
             engine.describe(), run_position, engine.fingerprint(run_position.epoch),
             tail=self._sources.options.tail, world_size=self._world.size,
             accumulate=adapter.count_accumulated(self.trainer),
@@ -393,11 +412,132 @@ class TrainRun:
         step = adapter.read_counters(self.trainer).processed
         if run_position.position and step % accumulate and not self._has_warned:
             self._has_warned = True
-            _warn(
+            warn(
                 f"datamodule: saved after step {step}, inside an update of {accumulate} steps, "
                 "whose gradients are not in checkpoints: a resume from here will differ. Save "
                 "at an update's end (every_n_train_steps)"
             )
+
+
+def _make_lane_state(
+    trainer: Trainer, run_position: RunPosition, coordinator: RankCoordinator
+) -> dict[str, Any]:
+    """Return the entry of the DataModule's state for lanes; empty if there are none.
+
+    All ranks must save together; otherwise the reason is saved, with a warning.
+
+    Args:
+        trainer: The Trainer of the module.
+        run_position: Position of the batch that is trained next.
+        coordinator: Coordinator that gathers the tables of all ranks.
+    """
+    states = LaneStates.find_in(trainer.lightning_module)
+    if not states or not run_position.position:  # every lane restarts with an epoch
+        return {}
+    own_tables = {
+        _make_lane_key(path, table): saved_table
+        for path, lanes in states.items()
+        for table, saved_table in _save_lane_tables(lanes, run_position).items()
+    }
+    try:
+        tables_by_rank = coordinator.all_gather(
+            own_tables, trainer.world_size, (run_position.epoch, run_position.position)
+        )
+    except PeerFailedError as cause:
+        return _make_missing_lane_state(run_position, str(cause))
+    keys = dict.fromkeys(key for rank in tables_by_rank for key in rank)
+    tables = {key: [rank.get(key, {}) for rank in tables_by_rank] for key in keys}
+    if any(table is None for ranks in tables.values() for table in ranks):
+        reason = "the last `put` was for another batch; call `put` once in each training step"
+        return _make_missing_lane_state(run_position, reason)
+    joined: dict[str, Any] = {}
+    for key, ranks in tables.items():
+        path, _ = _split_lane_key(key, states)
+        used = [table for table in ranks if table]
+        if path is not None and used:
+            joined[key] = states[path].joined(used)
+    return {LANES_KEY: joined}
+
+
+def _restore_lane_states(
+    trainer: Trainer, run_position: RunPosition, state: Mapping[str, Any]
+) -> None:
+    """Restore each LaneStates from a state.
+
+    Args:
+        trainer: The Trainer of the module.
+        run_position: Position at which the run continues.
+        state: The DataModule's state.
+
+    Raises:
+        ResumeError: If the lane states are damaged, or of another batch.
+    """
+    if not run_position.position or LANES_KEY not in state:
+        return
+    lane_states, saved_tables = LaneStates.find_in(trainer.lightning_module), state[LANES_KEY]
+    if isinstance(saved_tables, str):
+        for states in lane_states.values():
+            states.forgive(_LOADER, run_position.epoch, run_position.position)
+        warn(
+            f"resume: the checkpoint has no lane states: {saved_tables}. Sequences restart in "
+            "the middle of a lane; resume from an earlier one to be exact"
+        )
+        return
+    if not isinstance(saved_tables, Mapping):
+        raise ResumeError(
+            must_be(
+                f"resume: `{LANES_KEY}` of the state",
+                "tables by name",
+                f"{saved_tables!r:.60}",
+                "It is damaged",
+            )
+        )
+    for key, saved_table in saved_tables.items():
+        path, table = _split_lane_key(str(key), lane_states)
+        if path is not None:
+            lane_states[path].restore(
+                table, saved_table, run_position.epoch, run_position.position, loader=_LOADER
+            )
+
+
+def _save_lane_tables(
+    lanes: LaneStates, run_position: RunPosition
+) -> dict[str, dict[str, Any] | None]:
+    """Return the training tables of this rank, by name; None for one of another batch.
+
+    If one table is of this batch, the others are omitted: only the first batch of an epoch can
+    take them.
+    """
+    epoch, number = run_position.epoch, run_position.position
+    tables = {table: lanes.saved(table, epoch, number) for table in lanes.tables_of(_LOADER, epoch)}
+    if not any(tables.values()):
+        return tables
+    return {table: saved_table for table, saved_table in tables.items() if saved_table is not None}
+
+
+def _make_lane_key(path: str, table: str) -> str:
+    """Return the key of a table in the state."""
+    return path if table == _LOADER else f"{path}:{table}"
+
+
+def _split_lane_key(key: str, paths: Iterable[str]) -> tuple[str | None, str]:
+    """Return the path of a key, None if it is unknown, and the table."""
+    for path in paths:
+        if key == path:
+            return path, _LOADER
+        if key.startswith(f"{path}:"):
+            return path, key.removeprefix(f"{path}:")
+    return None, ""
+
+
+def _make_missing_lane_state(run_position: RunPosition, reason: str) -> dict[str, Any]:
+    """Return the entry of a state with the reason why it has no lane states."""
+    warn(
+        f"datamodule: the checkpoint at batch {run_position.position} of epoch "
+        f"{run_position.epoch} has no lane states: {reason}. A run that resumes from it restarts "
+        "its sequences in the middle of a lane. Resume from another one"
+    )
+    return {LANES_KEY: reason}
 
 
 def make_run_context(
@@ -421,10 +561,6 @@ def make_run_context(
         is_on_cuda=adapter.is_on_cuda(trainer),
         segment_batches=segment_batches,
     )
-
-
-def _warn(message: str) -> None:
-    warn(message)
 
 
 def _is_ending_epoch(counters: adapter.Counters, run_position: RunPosition) -> bool:

@@ -171,6 +171,7 @@ StepBatch = SequenceBatch | dict[str, SequenceBatch]
 """Data of a step: a batch, or one of each part that is zipped."""
 
 _CACHED_PLANS = 2
+_LONG_EPOCH = 100  # batches, from which on empty lanes are worth a warning
 _MANY_FETCHES = 2  # fetches of all data in an epoch, from which on a warning is shown
 
 
@@ -211,6 +212,7 @@ class BaseEngine(ABC):
         self.options = options
         self._plans: dict[int, Plan] = {}
         self.order = RankOrder(None, 0)
+        self._has_checked_lanes = False
         self._has_estimated = False  # how often the store fetches its shards
         self._lock = threading.RLock()
 
@@ -385,7 +387,21 @@ class BaseEngine(ABC):
         """
         share = self.share(epoch, first)
         self._warn_of_fetches(share.plan)
+        self._warn_of_empty_lanes(share.plan)
         return EpochProgress(epoch, share, share.first_step)
+
+    def _warn_of_empty_lanes(self, plan: Plan) -> None:
+        """Warn once if more than half of the lanes of a long epoch have no sequence."""
+        if self._has_checked_lanes or not plan.lanes or len(plan) < _LONG_EPOCH:
+            return
+        self._has_checked_lanes = True
+        rows = int((plan.batch(0).lengths > 0).sum())
+        if 2 * rows < plan.lanes:
+            warn(
+                f"loader: sequences fill {rows} of {plan.lanes} lanes, and the other rows of each "
+                "batch are padding. Pass `continuous=True`, with which one stream of all sequences "
+                "is cut into a column per lane, or fewer lanes"
+            )
 
     def _warn_of_fetches(self, plan: Plan) -> None:
         """Warn once if an epoch fetches the shards of a remote store several times."""

@@ -31,7 +31,7 @@ from seqdata.loading.transforms.rng import Occurrences
 from seqdata.plan import Plan
 from seqdata.plan_table import ArrayTable, PartLabel, offsets_from_sizes
 from seqdata.protocols import SupportsParts
-from seqdata.sharing import RankPlan, Step, Steps
+from seqdata.sharing import RankPlan, RankSteps, Step
 
 _MAX_ROWS = 1 << 13  # of steps that are described at once
 
@@ -39,8 +39,8 @@ _MAX_ROWS = 1 << 13  # of steps that are described at once
 class _StepSpans(NamedTuple):
     """The spans of many steps, their base indices, and the offsets of the steps.
 
-    ``is_stream`` is True if they are extended along a stream, as ``Steps.extended`` is. ``linked``
-    are the spans of linked axes, if there are any.
+    ``is_stream`` is True if they are extended along a stream, as ``RankSteps.extended`` is.
+    ``linked`` are the spans of linked axes, if there are any.
     """
 
     spans: NDArray[np.int64]
@@ -70,15 +70,15 @@ class StepPreparer:
     plan: Plan
     epoch: int
 
-    def prepare_from(self, share: RankPlan, first: int) -> StepRun:
+    def prepare_from(self, share: RankPlan, first: int) -> PreparedSteps:
         """Return a step and the next ones that are prepared together with it."""
         return self._prepare_run(share.steps_from(first, _MAX_ROWS))
 
     def prepare(self, step: Step) -> PreparedStep:
         """Return the preparation of a single step."""
-        return self._prepare_run(Steps.from_step(step)).prepare(0)
+        return self._prepare_run(RankSteps.from_step(step)).prepare(0)
 
-    def _prepare_run(self, steps: Steps) -> StepRun:
+    def _prepare_run(self, steps: RankSteps) -> PreparedSteps:
         extended, has_single_spans = steps.extended, find_single_span_rows(steps)
         step_spans, reader = self._locate_spans(steps.table), self.reader
         if reader.linker is not None:
@@ -93,7 +93,7 @@ class StepPreparer:
             ids = self._find_own_ids(self._locate_spans(uncut_rows.table), uncut_rows)
             whole = self._describe(uncut_rows, ids, find_single_span_rows(uncut_rows))
         own_ids = self._find_own_ids(step_spans, steps)
-        return StepRun(
+        return PreparedSteps(
             self, steps, has_single_spans, step_spans, extended_spans,
             self._pad_offsets(steps, has_single_spans),
             self._describe(steps, own_ids, has_single_spans, whole, step_spans),
@@ -101,7 +101,7 @@ class StepPreparer:
 
     def _describe(
         self,
-        steps: Steps,
+        steps: RankSteps,
         ids: NDArray[np.int64],
         has_single_spans: list[bool],
         whole: RunMetadata | None = None,
@@ -121,7 +121,7 @@ class StepPreparer:
         ids = self.reader.store.base_numbers(table.spans[:, 0])
         return _StepSpans(table.spans, ids, offsets.tolist())
 
-    def _find_own_ids(self, step_spans: _StepSpans, steps: Steps) -> NDArray[np.int64]:
+    def _find_own_ids(self, step_spans: _StepSpans, steps: RankSteps) -> NDArray[np.int64]:
         """Return the indices by which batches name sequences: in a mixture those of their part."""
         store = self.reader.store
         if self.plan.label_parts(steps.numbers[:1]) is None or not isinstance(store, SupportsParts):
@@ -129,7 +129,7 @@ class StepPreparer:
         return store.own_numbers(step_spans.spans[:, 0])
 
     def _pad_offsets(
-        self, steps: Steps, has_single_spans: list[bool]
+        self, steps: RankSteps, has_single_spans: list[bool]
     ) -> list[PaddedOffsets] | None:
         """Return the offsets of each step's pieces in padded rows; None if not needed."""
         reader, extended = self.reader, steps.extended
@@ -143,7 +143,7 @@ class StepPreparer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepRun:
+class PreparedSteps:
     """Consecutive steps that are prepared together.
 
     Attributes:
@@ -157,7 +157,7 @@ class StepRun:
     """
 
     preparer: StepPreparer
-    steps: Steps
+    steps: RankSteps
     has_single_spans: list[bool]
     step_spans: _StepSpans
     extended_spans: _StepSpans
@@ -197,16 +197,16 @@ class StepRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedStep:
-    """One step of a run, before its data is read.
+    """One step, before its data is read.
 
     Attributes:
         request: The spans to read.
-        run: The run.
-        i: Index of the step in the run.
+        run: The steps that are prepared together with it.
+        i: Index of the step in them.
     """
 
     request: StepRequest
-    run: StepRun
+    run: PreparedSteps
     i: int
 
     @property
@@ -228,7 +228,7 @@ def make_metadata(step: Step, ids: NDArray[np.int64], plan: Plan, axes: Axes) ->
         plan: The plan of the step.
         axes: Axis of each field.
     """
-    return describe_steps(Steps.from_step(step), ids, [step.rows is None], plan, axes).batch(0)
+    return describe_steps(RankSteps.from_step(step), ids, [step.rows is None], plan, axes).batch(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -290,7 +290,7 @@ class RunMetadata:
 
 
 def describe_steps(
-    steps: Steps,
+    steps: RankSteps,
     ids: NDArray[np.int64],
     has_single_spans: Sequence[bool],
     plan: Plan,
@@ -336,7 +336,7 @@ def _cut_label(label: PartLabel, rows: int, lanes: list[int] | None) -> PartLabe
     return PartLabel(label.part[:rows], cast(list[int], label.epoch)[:rows])
 
 
-def _compute_widths(steps: Steps) -> NDArray[np.int64]:
+def _compute_widths(steps: RankSteps) -> NDArray[np.int64]:
     """Return the padded length of each step, int64 (k,)."""
     offsets = steps.table.offsets
     widths = np.maximum.reduceat(np.append(steps.lengths, 0), offsets[:-1])
@@ -344,7 +344,7 @@ def _compute_widths(steps: Steps) -> NDArray[np.int64]:
     return np.maximum(widths, 1)
 
 
-def _sum_steps(steps: Steps, values: NDArray[Any]) -> list[int]:
+def _sum_steps(steps: RankSteps, values: NDArray[Any]) -> list[int]:
     """Return the sum over the rows of each step."""
     sums: list[int] = np.diff(offsets_from_sizes(values)[steps.table.offsets]).tolist()
     return sums
@@ -404,7 +404,7 @@ def _split_row_spans(
     ]
 
 
-def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
+def _compute_context(steps: RankSteps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
     """Return the timesteps at the head of each row that the lane's previous row scored.
 
     Args:
@@ -425,7 +425,7 @@ def _compute_context(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDAr
     return context
 
 
-def _find_resets(steps: Steps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
+def _find_resets(steps: RankSteps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
     """Return whether each lane begins a sequence; carried states begin only with the epoch."""
     resets: NDArray[np.bool_] = steps.lengths > 0
     begins = plan.lane_begins(steps.numbers)

@@ -456,7 +456,7 @@ class Loader:
 
     def _make_state_at(self, run_position: RunPosition) -> ResumeState:
         engine = self._engine
-        return ResumeState.of_plan(
+        return ResumeState.from_plan(
             engine.describe(), run_position, engine.fingerprint(run_position.epoch),
             world_size=engine.options.world.size, transform=engine.transform_label,
             balance_ranks=engine.find_ranks(run_position.epoch),

@@ -190,7 +190,7 @@ def _make_request(
 
 
 class TransformedRows:
-    """Results of the transform of a view, for writing; a ``RowsByNumber``.
+    """Results of the transform of a view, for writing; a ``RowsByIndex``.
 
     Random numbers are those of the measurement, with seed 0 and epoch 0.
 
@@ -229,15 +229,15 @@ class TransformedRows:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self.rows_at(np.arange(len(self), dtype=np.int64))
 
-    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+    def rows_at(self, indices: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
         """Yield sequences by their indices in the view, in the given order.
 
         Raises:
             DecodeError: If a result has a length other than the measured one.
         """
         has_keys = has_ids(self._view)
-        for first in range(0, len(numbers), CHUNK_SEQUENCES):
-            chunk = numbers[first : first + CHUNK_SEQUENCES]
+        for first in range(0, len(indices), CHUNK_SEQUENCES):
+            chunk = indices[first : first + CHUNK_SEQUENCES]
             results, keys = self._compute(chunk)
             for row in range(len(chunk)):
                 sequence = {

@@ -30,7 +30,7 @@ from seqdata.errors import (
     format_step,
 )
 from seqdata.loading.bad_sequences import RepairedBatch, is_about_data, repair_batch, shorten_step
-from seqdata.loading.batch_metadata import PreparedStep, StepPreparer, StepRun
+from seqdata.loading.batch_metadata import PreparedStep, PreparedSteps, StepPreparer
 from seqdata.loading.error_log import ErrorLog
 from seqdata.loading.fetcher import Fetcher
 from seqdata.loading.options import OnError, UpdateSchedule
@@ -101,7 +101,7 @@ class BatchPipeline:
     fetch: FetchFn
     _preparer: StepPreparer = field(init=False)
     _requested: dict[int, PreparedStep] = field(default_factory=dict, init=False)
-    _run: StepRun | None = field(default=None, init=False)
+    _run: PreparedSteps | None = field(default=None, init=False)
     _run_steps: range = field(default=range(0), init=False)
     _collate_padded: CollateFn | None = field(init=False)  # takes planned offsets
     _update_number: int = field(default=-1, init=False)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from seqdata.batch.axes import TARGETS, Axes
 from seqdata.plan_table import ArrayTable, PlanBatch, offsets_from_sizes
 from seqdata.protocols import Column, Columns
-from seqdata.sharing import Step, Steps
+from seqdata.sharing import RankSteps, Step
 from seqdata.storage.array_column import ArrayColumn
 
 
@@ -32,7 +32,7 @@ def simplify_rows(step: Step) -> Step:
     return step._replace(rows=None, extended=None)
 
 
-def find_single_span_rows(steps: Steps) -> list[bool]:
+def find_single_span_rows(steps: RankSteps) -> list[bool]:
     """Return whether each of many steps has a span per row after ``simplify_rows``."""
     if steps.lanes is None:
         return [steps.table.rows is None] * len(steps.table)

@@ -311,29 +311,29 @@ class BlockTable(BatchTable):
         block, first, _ = self.ranges.table[i].tolist()
         return block, first + number - self._edges[i], self._edges[i + 1]
 
-    def _block_table(self, number: int) -> ArrayTable:
-        table = self._cache.get(number)
+    def _block_table(self, block: int) -> ArrayTable:
+        table = self._cache.get(block)
         if table is None:
-            table = self._make_block_table(number)
+            table = self._make_block_table(block)
             others = [old for old in self._cache if old != self.blocks.short]
             for old in others[: 1 - _CACHED_BLOCKS]:  # a reader thread may do the same
                 self._cache.pop(old, None)
-            self._cache[number] = table
+            self._cache[block] = table
         return table
 
-    def _make_block_table(self, number: int) -> ArrayTable:
-        spans = self.blocks.spans(self.blocks[number], self.draw)
+    def _make_block_table(self, block: int) -> ArrayTable:
+        spans = self.blocks.spans(self.blocks[block], self.draw)
         sizes = self.items.sizes(spans)
         block_items = BlockItems(sizes, self.items.find_copies(spans))
-        cut = self.cutter.cut(block_items, self.draw if self.shuffle else None, number)
+        cut = self.cutter.cut(block_items, self.draw if self.shuffle else None, block)
         spans = spans.take(cut.members, axis=0)  # 20 times faster than spans[members]
         if not (self.shuffle and self.cutter.is_arranged):
             return ArrayTable(spans, cut.rows, cut.offsets)
         longest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
         lead = None
-        if number == self.lead_block:
+        if block == self.lead_block:
             lead = int(np.argmax(longest * np.diff(cut.offsets)))
-        order = order_batches(longest, self.draw, block=number, group=self.group, lead=lead)
+        order = order_batches(longest, self.draw, block=block, group=self.group, lead=lead)
         return _reorder_batches(spans, cut.offsets, order)
 
 
@@ -390,18 +390,18 @@ def _find_costliest_block(
     """
     if len(blocks) == 1:
         return 0
-    candidates = [number for number, cost in enumerate(costs) if cost.batches >= group]
+    candidates = [block for block, cost in enumerate(costs) if cost.batches >= group]
     costliest, highest_cost = -1, -1
-    for number in sorted(candidates or range(len(blocks)), key=lambda k: -costs[k].cost):
-        if costs[number].cost <= highest_cost:
+    for block in sorted(candidates or range(len(blocks)), key=lambda k: -costs[k].cost):
+        if costs[block].cost <= highest_cost:
             break
-        spans = blocks.spans(blocks[number], draw)
+        spans = blocks.spans(blocks[block], draw)
         sizes = blocks.items.sizes(spans)
-        cut = cutter.cut(BlockItems(sizes, blocks.items.find_copies(spans)), draw, number)
+        cut = cutter.cut(BlockItems(sizes, blocks.items.find_copies(spans)), draw, block)
         longest = np.maximum.reduceat(sizes[cut.members], cut.offsets[:-1])
         cost = int((longest * np.diff(cut.offsets)).max())
         if cost > highest_cost:
-            costliest, highest_cost = number, cost
+            costliest, highest_cost = block, cost
     return costliest
 
 

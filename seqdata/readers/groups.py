@@ -127,8 +127,8 @@ def iter_groups(
     single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
     for name, values in single.items():
         _refuse_changes(name, values, grouped)
-    for number, name in enumerate(names):
-        first, stop = int(offsets[number]), int(offsets[number + 1])
+    for index, name in enumerate(names):
+        first, stop = int(offsets[index]), int(offsets[index + 1])
         row = grouped.rows[first]
         sequence: dict[str, Any] = {ID_FIELD: str(name)}
         if group != ID_FIELD and isinstance(name, str | int | float):
@@ -396,15 +396,15 @@ def _parse_dates(column: Any) -> tuple[NDArray[np.int64] | None, str]:
 def _refuse_changes(name: str, values: NDArray[Any] | EncodedValues, grouped: GroupedRows) -> None:
     if isinstance(values, EncodedValues):
         values = values.logical.decode(values.values)
-    for number, (first, stop) in enumerate(itertools.pairwise(grouped.offsets.tolist())):
+    for index, (first, stop) in enumerate(itertools.pairwise(grouped.offsets.tolist())):
         group_values = values[first:stop]
         if (group_values != group_values[0]).any():
             raise DecodeError.at(
                 f"table: column {name!r} must have one value per sequence, but in the rows of "
-                f"{grouped.names[number]!r} it has {group_values[0]} and "
+                f"{grouped.names[index]!r} it has {group_values[0]} and "
                 f"{group_values[group_values != group_values[0]][0]}. Leave it out "
                 "of `axes`, so that it has a value per timestep",
-                field=name, sequence=number,
+                field=name, sequence=index,
             )  # fmt: skip
 
 

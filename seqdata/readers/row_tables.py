@@ -350,7 +350,7 @@ class RowTables:
             column = pa.Array.from_buffers(pa.int64(), len(head), [None, steps])
             head = head.append_column(_STEP, column)
         rows = iter_groups(head, group, per_sequence, order, rule)
-        fields = MemoryStore.of(rows, axes).fields
+        fields = MemoryStore.from_sequences(rows, axes).fields
         return {name: field for name, field in fields.items() if name != _STEP}
 
     def refuse_missing_values(self, names: Sequence[str], missing: Missing | None) -> None:

@@ -159,12 +159,12 @@ def _join_thousands(table: pa.Table, options: ReadOptions) -> pa.Table:
     from pyarrow import compute, types
 
     mark, point = re.escape(str(options.thousands)), re.escape(options.decimal or ".")
-    number = rf"^\s*[-+]?(\d{{1,3}}({mark}\d{{3}})+|\d+)({point}\d*)?\s*$"
+    pattern = rf"^\s*[-+]?(\d{{1,3}}({mark}\d{{3}})+|\d+)({point}\d*)?\s*$"
     for at, column in enumerate(table.schema):
         texts = table.column(at)
         if column.name in options.naming_columns or not types.is_string(column.type):
             continue
-        if not compute.all(compute.match_substring_regex(texts, number), min_count=1).as_py():
+        if not compute.all(compute.match_substring_regex(texts, pattern), min_count=1).as_py():
             continue
         plain = compute.replace_substring(texts, str(options.thousands), "")
         plain = compute.replace_substring(plain, options.decimal or ".", ".")
@@ -232,11 +232,11 @@ def _detect_encoding(path: str) -> str:
 def _find_csv_line(path: str, row: int, options: ReadOptions) -> int:
     """Return the line of a file, counted from 1, in which a row of its table ends."""
     with _open_csv(path, options) as lines:
-        numbers, texts = itertools.tee(lines)
+        line_numbers, texts = itertools.tee(lines)
         reader = csv.reader((text for _, text in texts), delimiter=options.delimiter or _DELIMITER)
         rows = (cells for cells in reader if cells)
         next(itertools.islice(rows, row + 1, None), None)  # the first one has the names
-        return next(itertools.islice(numbers, max(0, reader.line_num - 1), None), (1, ""))[0]
+        return next(itertools.islice(line_numbers, max(0, reader.line_num - 1), None), (1, ""))[0]
 
 
 def read_jsonl(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
@@ -398,9 +398,9 @@ def _name_lines(
         if not isinstance(row, int):
             raise
         stops = np.cumsum([table.num_rows for table in tables])
-        number = int(np.searchsorted(stops, row, side="right"))
-        path = str(files[number].path)
-        line = find_line(path, row - int(stops[number]) + tables[number].num_rows)
+        index = int(np.searchsorted(stops, row, side="right"))
+        path = str(files[index].path)
+        line = find_line(path, row - int(stops[index]) + tables[index].num_rows)
         place = f"in line {line} of the file {path!r}"
         raise error.with_place(place, file=path) from error
 
@@ -418,14 +418,14 @@ def parse_list_cells(table: pa.Table, names: Iterable[str]) -> pa.Table:
     from pyarrow import compute, types
 
     text_columns = set(names)
-    for number, column in enumerate(table.schema):
+    for index, column in enumerate(table.schema):
         if column.name in text_columns or not types.is_string(column.type) or not table.num_rows:
             continue
-        if not compute.all(compute.starts_with(table.column(number), "[")).as_py():
+        if not compute.all(compute.starts_with(table.column(index), "[")).as_py():
             continue
-        texts = convert_column(column.name, combine_column(table, number))
+        texts = convert_column(column.name, combine_column(table, index))
         if isinstance(texts, list):
-            table = table.set_column(number, column.name, _parse_cells(column.name, texts))
+            table = table.set_column(index, column.name, _parse_cells(column.name, texts))
     return table
 
 
@@ -467,8 +467,8 @@ def _find_large_floats(table: pa.Table) -> list[str]:
     """
     return [
         column.name
-        for number, column in enumerate(table.schema)
-        if _are_large(_flatten_floats(combine_column(table, number)))
+        for index, column in enumerate(table.schema)
+        if _are_large(_flatten_floats(combine_column(table, index)))
     ]
 
 

@@ -126,9 +126,9 @@ class ConcatStore(SequenceStore):
 
     def _read_keys(self, sequence_numbers: NDArray[np.int64]) -> list[str]:
         found: list[str] = [""] * len(sequence_numbers)
-        for number, rows, local in self.split_by_store(sequence_numbers):
-            store = self._stores[number]
-            has_ids = self._find_stores_with_ids()[number]
+        for owner, rows, local in self.split_by_store(sequence_numbers):
+            store = self._stores[owner]
+            has_ids = self._find_stores_with_ids()[owner]
             keys = (
                 get_base_keys(store, store.base_numbers(local))
                 if has_ids
@@ -141,12 +141,12 @@ class ConcatStore(SequenceStore):
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
         """Return the bytes of ids or of a field of strings; see ``SupportsRawTexts``."""
         raws, order = [], []
-        for number, rows, local in self.split_by_store(numbers):
+        for owner, rows, local in self.split_by_store(numbers):
             order.append(rows)
-            store = self._stores[number]
+            store = self._stores[owner]
             base = store.base if isinstance(store, View) else store
             base_numbers = store.base_numbers(local)
-            if name is None and not self._find_stores_with_ids()[number]:
+            if name is None and not self._find_stores_with_ids()[owner]:
                 raws.append(concat_texts(map(str, numbers[rows].tolist())))
             elif name is None and isinstance(store, View) and store.id_name is not None:
                 raws.append(concat_texts(store.base_keys(base_numbers)))
@@ -191,24 +191,24 @@ class ConcatStore(SequenceStore):
         names = list(fields)
         if axis not in self._lengths_of:
             raise make_unknown_name_error(self.title, "axis", axis, self._lengths_of)
-        store_numbers = self._find_owners(spans[:, 0])
-        spans[:, 0] -= self._store_offsets[store_numbers]
-        touched_stores = np.unique(store_numbers).tolist() or [0]
+        owners = self._find_owners(spans[:, 0])
+        spans[:, 0] -= self._store_offsets[owners]
+        touched_stores = np.unique(owners).tolist() or [0]
         if len(touched_stores) == 1:
             columns: dict[str, Any] = self._stores[touched_stores[0]].read(spans, names, axis=axis)
             return columns
-        owner, index, rows = assign_owners(store_numbers)
+        owner, index, rows = assign_owners(owners)
         found = [
-            self._stores[number].read(spans[owned], names, axis=axis)
-            for number, owned in zip(touched_stores, rows, strict=True)
+            self._stores[touched].read(spans[owned], names, axis=axis)
+            for touched, owned in zip(touched_stores, rows, strict=True)
         ]
         return join_columns(found, names, owner, index)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Announce the sequences that will be read to stores that prefetch."""
         more = True
-        for number, _, local in self.split_by_store(numbers):
-            store = self._stores[number]
+        for owner, _, local in self.split_by_store(numbers):
+            store = self._stores[owner]
             base = store.base if isinstance(store, View) else store
             if isinstance(base, SupportsPrefetch):
                 more &= base.prefetch(store.base_numbers(local))
@@ -248,10 +248,10 @@ class ConcatStore(SequenceStore):
         self, numbers: NDArray[np.int64]
     ) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Return, per store: its index, positions in the request, and indices of its sequences."""
-        owner = self._find_owners(np.asarray(numbers, dtype=np.int64))
-        for number in np.unique(owner).tolist():
-            rows = np.flatnonzero(owner == number)
-            yield number, rows, numbers[rows] - self._store_offsets[number]
+        owners = self._find_owners(np.asarray(numbers, dtype=np.int64))
+        for owner in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == owner)
+            yield owner, rows, numbers[rows] - self._store_offsets[owner]
 
 
 def find_item_stores(store: Store) -> list[DatasetStore]:
@@ -279,15 +279,14 @@ def read_items(store: Store, numbers: NDArray[np.int64]) -> list[OpaqueItem]:
         return read_items(store.base, store.base_numbers(numbers))
     if isinstance(store, ConcatStore):
         found: list[Any] = [None] * len(numbers)
-        for number, rows, local in store.split_by_store(numbers):
-            for row, item in zip(
-                rows.tolist(), read_items(store.stores[number], local), strict=True
-            ):
+        for owner, rows, local in store.split_by_store(numbers):
+            items = read_items(store.stores[owner], local)
+            for row, item in zip(rows.tolist(), items, strict=True):
                 found[row] = item
         return found
     dataset: Any = store
-    items: list[OpaqueItem] = dataset.read_items(numbers)
-    return items
+    opaque: list[OpaqueItem] = dataset.read_items(numbers)
+    return opaque
 
 
 def concat_stores(stores: Sequence[Store]) -> SequenceStore:

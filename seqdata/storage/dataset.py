@@ -35,7 +35,7 @@ class MapStyle(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int, /) -> Any: ...
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 LengthFn = Callable[[Any], int]
@@ -43,7 +43,7 @@ LengthFn = Callable[[Any], int]
 
 
 class DatasetStore(SequenceStore):
-    """The items of a Dataset, behind the interface of a store. Created by ``of``.
+    """The items of a Dataset, behind the interface of a store. Created by ``from_dataset``.
 
     Args:
         dataset: The Dataset.
@@ -80,7 +80,7 @@ class DatasetStore(SequenceStore):
         self._fingerprint: str | None = None
 
     @classmethod
-    def of(
+    def from_dataset(
         cls,
         dataset: MapStyle,
         lengths: Any,
@@ -115,7 +115,7 @@ class DatasetStore(SequenceStore):
 
         Examples:
             >>> items = {0: np.arange(3), 1: np.arange(2)}  # stands for a Dataset
-            >>> DatasetStore.of(items, [3, 2]).lengths.tolist()
+            >>> DatasetStore.from_dataset(items, [3, 2]).lengths.tolist()
             [3, 2]
         """
         count = len(dataset)
@@ -188,14 +188,14 @@ class DatasetStore(SequenceStore):
         return name_sequences(numbers, self._read_keys)
 
     def _read_keys(self, numbers: NDArray[np.int64]) -> list[str]:
-        item_numbers = numbers.tolist()
-        for number in item_numbers:
-            self._layout.find_shard(number)
+        items = numbers.tolist()
+        for index in items:
+            self._layout.find_shard(index)
         if self._key is None:
-            return [str(number) for number in item_numbers]
+            return [str(index) for index in items]
         return [
-            cast(str, self._check_value(number, self._read_item(number), self._key))
-            for number in item_numbers
+            cast(str, self._check_value(index, self._read_item(index), self._key))
+            for index in items
         ]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -220,18 +220,18 @@ class DatasetStore(SequenceStore):
         check_spans(self._layout, ", ".join(names), axis, spans)
         items: dict[int, Mapping[str, Any]] = {}
         values: dict[str, list[Any]] = {name: [] for name in names}
-        for number, start, stop in spans.tolist():
-            if number not in items:
-                items[number] = self._read_item(number)
+        for index, start, stop in spans.tolist():
+            if index not in items:
+                items[index] = self._read_item(index)
             for name in names:
-                value = self._check_value(number, items[number], name)
+                value = self._check_value(index, items[index], name)
                 if self._fields[name].axis is not None:
                     value = np.array(value[start:stop])  # the Dataset may reuse its memory
                 values[name].append(value)
         return {name: self._make_column(name, found) for name, found in values.items()}
 
     def observe(self, on_sequence: Callable[[int], None]) -> DatasetStore:
-        """Return the same store, which reports the number of each item before it is read."""
+        """Return the same store, which reports the index of each item before it is read."""
         lengths = self._lengths_of[DEFAULT_AXIS]
         observed = _ObservedDataset(self._dataset, on_sequence)
         return DatasetStore(
@@ -242,26 +242,26 @@ class DatasetStore(SequenceStore):
     def read_items(self, numbers: NDArray[np.int64]) -> list[OpaqueItem]:
         """Return items as the Dataset returns them, each read once."""
         found: dict[int, OpaqueItem] = {}
-        for number in numbers.tolist():
-            if number not in found:
-                self._layout.find_shard(number)
-                found[number] = OpaqueItem(_get_item(self._dataset, number))
-        return [found[number] for number in numbers.tolist()]
+        for index in numbers.tolist():
+            if index not in found:
+                self._layout.find_shard(index)
+                found[index] = OpaqueItem(_get_item(self._dataset, index))
+        return [found[index] for index in numbers.tolist()]
 
-    def _read_item(self, number: int) -> Mapping[str, Any]:
-        item = _get_item(self._dataset, number)
+    def _read_item(self, index: int) -> Mapping[str, Any]:
+        item = _get_item(self._dataset, index)
         fields = as_mapping(item, self._part_names)
         if fields.keys() != self._fields.keys():
             raise DecodeError.at(
-                f"dataset: item {number} must have {', '.join(self._fields)} like item 0, but has "
+                f"dataset: item {index} must have {', '.join(self._fields)} like item 0, but has "
                 f"{', '.join(map(str, fields)) or 'no fields'}. Give all items the same fields",
-                sequence=number,
+                sequence=index,
             )
         return fields
 
-    def _check_value(self, number: int, item: Mapping[str, Any], name: str) -> Any:
-        length = int(self.lengths[number])
-        return check_value(number, name, item[name], self._fields[name], length)
+    def _check_value(self, index: int, item: Mapping[str, Any], name: str) -> Any:
+        length = int(self.lengths[index])
+        return check_value(index, name, item[name], self._fields[name], length)
 
     def _make_column(self, name: str, values: list[Any]) -> ArrayColumn | list[Any]:
         field = self._fields[name]
@@ -271,7 +271,7 @@ class DatasetStore(SequenceStore):
 
 
 class _ObservedDataset:
-    """A Dataset that reports the number of each item before it is read."""
+    """A Dataset that reports the index of each item before it is read."""
 
     __slots__ = ("_dataset", "_on_item")
 
@@ -282,16 +282,16 @@ class _ObservedDataset:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, number: int) -> Any:
-        self._on_item(number)
-        return self._dataset[number]
+    def __getitem__(self, index: int) -> Any:
+        self._on_item(index)
+        return self._dataset[index]
 
 
-def _get_item(dataset: MapStyle, number: int) -> Any:
+def _get_item(dataset: MapStyle, index: int) -> Any:
     try:
-        return dataset[number]
+        return dataset[index]
     except Exception as error:
-        error.add_note(f"in item {number} of the dataset")
+        error.add_note(f"in item {index} of the dataset")
         raise
 
 
@@ -317,20 +317,20 @@ def _resolve_lengths(dataset: MapStyle, lengths: Any, progress: bool | None) -> 
 def _count_lengths(dataset: MapStyle, measure: LengthFn, progress: bool | None) -> list[int]:
     lengths = []
     with progress_bar(progress, "counting lengths", len(dataset)) as bar:
-        for number in range(len(dataset)):
-            lengths.append(_measure_length(dataset, measure, number))
+        for index in range(len(dataset)):
+            lengths.append(_measure_length(dataset, measure, index))
             if bar is not None:
-                bar.update(number + 1)
+                bar.update(index + 1)
     return lengths
 
 
-def _measure_length(dataset: MapStyle, measure: LengthFn, number: int) -> int:
-    item = _get_item(dataset, number)
+def _measure_length(dataset: MapStyle, measure: LengthFn, index: int) -> int:
+    item = _get_item(dataset, index)
     with StopIterationGuard("dataset: `lengths`", measure):
         length = measure(item)
     if isinstance(length, bool) or not isinstance(length, int | np.integer):
         raise ConfigError(
             f"dataset: `lengths` must return an integer, but returned {length!r} for item "
-            f"{number}. Change the function"
+            f"{index}. Change the function"
         )
     return int(length)

@@ -67,10 +67,10 @@ class DatasetItems:
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return self.rows_at(np.arange(len(self), dtype=np.int64))
 
-    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Mapping[str, Any]]:
-        """Yield items by index, in this order; see ``arrow.shuffled.RowsByNumber``."""
-        for number in numbers:
-            yield as_mapping(self.dataset[int(number)], None)
+    def rows_at(self, indices: NDArray[np.int64]) -> Iterator[Mapping[str, Any]]:
+        """Yield items by index, in this order; see ``arrow.shuffled.RowsByIndex``."""
+        for index in indices:
+            yield as_mapping(self.dataset[int(index)], None)
 
 
 ITEMS = "items"
@@ -197,7 +197,7 @@ def infer_item_fields(
     return fields
 
 
-def check_value(number: int, name: str, value: Any, field: Field, length: int) -> Any:
+def check_value(index: int, name: str, value: Any, field: Field, length: int) -> Any:
     """Return an item's value as an array, ``str`` or ``bytes``, if it matches its field.
 
     Raises:
@@ -208,49 +208,47 @@ def check_value(number: int, name: str, value: Any, field: Field, length: int) -
         if isinstance(value, kind.value_type):
             return value
         raise _make_mismatch_error(
-            number, name, f"must be {field.dtype}, but is a {type(value).__name__}"
+            index, name, f"must be {field.dtype}, but is a {type(value).__name__}"
         )
-    array = _to_array(number, name, value)
+    array = _to_array(index, name, value)
     if array.dtype.name != field.dtype:
         raise _make_mismatch_error(
-            number, name, f"must have dtype {field.dtype}, but has {array.dtype.name}"
+            index, name, f"must have dtype {field.dtype}, but has {array.dtype.name}"
         )
     if field.axis is None:
         if array.shape != field.shape:
             raise _make_mismatch_error(
-                number, name,
+                index, name,
                 f"must have shape {field.shape}, but has {array.shape} (for one value per "
                 "timestep, the first dimension of the first item must be its length)",
             )  # fmt: skip
         return array
     if array.shape[1:] != field.shape or not array.ndim:
         shape = ", ".join(["T", *map(str, field.shape)])
-        raise _make_mismatch_error(
-            number, name, f"must have shape ({shape}), but has {array.shape}"
-        )
+        raise _make_mismatch_error(index, name, f"must have shape ({shape}), but has {array.shape}")
     if len(array) != length:
         raise DecodeError.at(
-            f"dataset: item {number}, field {name!r}: must have {length} timesteps, as `lengths` "
+            f"dataset: item {index}, field {name!r}: must have {length} timesteps, as `lengths` "
             f"says, but has {len(array)}. Pass the actual lengths, or a function that counts "
             "them; if the field does not have one value per timestep, pass "
             f"`axes={{{name!r}: None}}`",
-            sequence=number, field=name,
+            sequence=index, field=name,
         )  # fmt: skip
     return array
 
 
-def _to_array(number: int, name: str, value: Any) -> NDArray[Any]:
+def _to_array(index: int, name: str, value: Any) -> NDArray[Any]:
     try:
         return np.asarray(as_array(value))
     except FieldMismatch as mismatch:
         raise DecodeError.at(
-            f"dataset: item {number}, field {name!r}: {mismatch}", sequence=number, field=name
+            f"dataset: item {index}, field {name!r}: {mismatch}", sequence=index, field=name
         ) from mismatch
 
 
-def _make_mismatch_error(number: int, name: str, found: str) -> DecodeError:
+def _make_mismatch_error(index: int, name: str, found: str) -> DecodeError:
     return DecodeError.at(
-        f"dataset: item {number}, field {name!r}: {found}; item 0 determines the fields. Make "
+        f"dataset: item {index}, field {name!r}: {found}; item 0 determines the fields. Make "
         "items alike",
-        sequence=number, field=name,
+        sequence=index, field=name,
     )  # fmt: skip

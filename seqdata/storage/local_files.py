@@ -86,8 +86,8 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     if scheme != "file" or url.netloc not in ("", "localhost"):
         shown = f"{scheme}://{url.netloc.rpartition('@')[2]}{url.path}"  # without secrets
         raise ConfigError(
-            f"store: location must be a local path or a file:// URL, but {shown!r} is remote "
-            f"({scheme}). Copy it to a local folder first"
+            f"location must be a local path or a file:// URL, but {shown!r} is remote ({scheme}). "
+            "Use a local path, and copy the files from or to the remote location"
         )
     return _check_path(unquote(url.path), text)
 

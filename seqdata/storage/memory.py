@@ -34,7 +34,7 @@ _SHARD_NAME = "memory"
 
 
 class MemoryStore(ShardStore):
-    """Sequences in memory, behind the same interface as stored ones. Made by ``of``.
+    """Sequences in memory, behind the same interface as stored ones. Made by ``from_sequences``.
 
     Args:
         fields: Name -> field.
@@ -66,7 +66,7 @@ class MemoryStore(ShardStore):
         super().__init__(info, StoreFields.from_sources(layout, fields, key, make_source))
 
     @classmethod
-    def of(
+    def from_sequences(
         cls,
         sequences: Iterable[Any],
         axes: Mapping[str, str | None] | None = None,
@@ -86,7 +86,7 @@ class MemoryStore(ShardStore):
             LimitError: If they come from an iterator and do not fit into memory.
 
         Examples:
-            >>> store = MemoryStore.of([[1, 2, 3], [4]])
+            >>> store = MemoryStore.from_sequences([[1, 2, 3], [4]])
             >>> len(store), store.lengths.tolist()
             (2, [3, 1])
         """
@@ -118,6 +118,8 @@ class MemoryStore(ShardStore):
         lengths_of = {axis: narrow_lengths(lengths) for axis, lengths in found.items()}
         check_packed_ids(fields, packed, key, 0)
         return cls(fields, packed, lengths_of, find_key(fields, key))
+
+    of = from_sequences  # its earlier name
 
 
 def _digest(fields: dict[str, Field], packed: PackedFields, key: str | None) -> str:

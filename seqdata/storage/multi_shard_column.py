@@ -56,16 +56,16 @@ class MultiShardColumn:
     def lengths(self) -> NDArray[np.int64]:
         """Number of timesteps of each piece, int64 (n,)."""
         lengths = np.empty(len(self._owner), dtype=np.int64)
-        for number, column in enumerate(self._columns):
-            lengths[self._owner == number] = column.lengths
+        for owner, column in enumerate(self._columns):
+            lengths[self._owner == owner] = column.lengths
         return lengths
 
     def __len__(self) -> int:
         return len(self._owner)
 
-    def __getitem__(self, number: int) -> NDArray[Any]:
+    def __getitem__(self, index: int) -> NDArray[Any]:
         """Return one piece, (length, *shape): a read-only view."""
-        return self._columns[int(self._owner[number])][int(self._index[number])]
+        return self._columns[int(self._owner[index])][int(self._index[index])]
 
     def fill(self, out: NDArray[Any], bounds: NDArray[np.int64], padding: bytes | None) -> None:
         """Copy all pieces into place and pad; see ``protocols.Column.fill``."""
@@ -120,7 +120,7 @@ def assign_owners(
     """
     present, owner = np.unique(shards, return_inverse=True)
     index = np.empty(len(shards), dtype=np.int64)
-    rows = [np.flatnonzero(owner == number) for number in range(len(present))]
+    rows = [np.flatnonzero(owner == each) for each in range(len(present))]
     for owned in rows:
         index[owned] = np.arange(len(owned))
     return owner, index, rows

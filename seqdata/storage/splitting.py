@@ -79,8 +79,8 @@ def _check_fractions(parts: Any) -> list[float]:
             "{'train': 0.8, 'val': 0.2}"
         )
     fractions = list(parts.values())
-    numbers = all(isinstance(fraction, int | float | np.number) for fraction in fractions)
-    are_shares = numbers and all(0 < fraction < math.inf for fraction in fractions)
+    are_numbers = all(isinstance(fraction, int | float | np.number) for fraction in fractions)
+    are_shares = are_numbers and all(0 < fraction < math.inf for fraction in fractions)
     if not are_shares or not abs(sum(fractions) - 1) <= 1e-6:  # not a NaN
         raise ConfigError(
             f"split: `parts` must be fractions above 0 that add up to 1, but are {dict(parts)!r}. "

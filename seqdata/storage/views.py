@@ -463,7 +463,7 @@ def without_transform(store: Store) -> Store:
 
 
 def with_transform(store: Store, measured_transform: MeasuredTransform) -> View:
-    """Return the view of all sequences of a store that carries a transform."""
+    """Return a view of all sequences of a store, with a transform in place of any it has."""
     if isinstance(store, View):
         return View(
             store.base, store.numbers, measured_transform, store.names, store.id_name,
@@ -484,7 +484,7 @@ def take(store: Store, numbers: ArrayLike) -> View:
 
     Examples:
         >>> from seqdata.storage.memory import MemoryStore
-        >>> take(MemoryStore.of([[1], [2, 2], [3, 3, 3]]), [2, 0, 0]).lengths.tolist()
+        >>> take(MemoryStore.from_sequences([[1], [2, 2], [3, 3, 3]]), [2, 0, 0]).lengths.tolist()
         [3, 1, 1]
     """
     return _select(store, check_numbers(numbers, len(store)))
@@ -514,7 +514,7 @@ def where(store: Store, mask: ArrayLike | Predicate) -> View:
 
     Examples:
         >>> from seqdata.storage.memory import MemoryStore
-        >>> store = MemoryStore.of([[1], [2, 2], [3, 3, 3]])
+        >>> store = MemoryStore.from_sequences([[1], [2, 2], [3, 3, 3]])
         >>> len(where(store, store.lengths < 3))
         2
         >>> where(store, lambda sequence: sequence["x"].sum() > 3).numbers.tolist()

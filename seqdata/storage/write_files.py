@@ -9,7 +9,6 @@ sequences. Makes: a store.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,13 +24,12 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, DecodeError, MissingShardError
 from seqdata.protocols import Field
 from seqdata.storage.arrow.manifest import MANIFEST
-from seqdata.storage.arrow.shuffled import open_shuffled
+from seqdata.storage.arrow.write import StoreWriter, WriteOptions
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import find_key, make_packer
 from seqdata.storage.hashing import check_unique_ids, hash_texts
 from seqdata.storage.indexed.file_fields import make_ids
 from seqdata.storage.indexed.index_file import (
-    SHARD_LIST,
     dump_index_files,
     dump_list,
     load_index_file,
@@ -42,27 +40,21 @@ from seqdata.storage.indexed.indexed_format import IndexedFormat
 from seqdata.storage.indexed.opening import FormatBackend
 from seqdata.storage.indexed.shard_index import DeclaredFields, ShardIndex
 from seqdata.storage.indexed.shards import INDEX_FOLDER, RemoteShard
-from seqdata.storage.inputs import normalize_sequences
-from seqdata.storage.integrity.checksums import choose_algorithm
 from seqdata.storage.local_files import (
     has_digest,
-    is_remote,
     local_path,
-    refuse_remote,
-    sync_file,
     write_synced,
 )
 from seqdata.storage.packing import Packer, pack_sequence
-from seqdata.storage.remote.options import Remote, resolve_remote
+from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import RemoteFiles, WritableFiles
 from seqdata.storage.remote.transport import make_remote_files
-from seqdata.storage.remote.upload import upload_store
-from seqdata.storage.schema import check_axis_lengths, infer_fields
+from seqdata.storage.schema import check_axis_lengths
 from seqdata.storage.store import ShardStore
 from seqdata.storage.writing.progress import ProgressFn
-from seqdata.storage.writing.sharded_writer import is_part_list, open_sharded_writer
+from seqdata.storage.writing.sharded_writer import Fields, ShardedWriter
 from seqdata.storage.writing.shards import FinishedShard, PackedShard, PackFn, ResumeKey
-from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, StoreFiles, find_staging_dirs
+from seqdata.storage.writing.staging_dir import FACTS_SUFFIX, StoreFiles, commit, find_staging_dirs
 
 _PROGRESS_SEQUENCES = 1024  # sequences between two reports of progress
 _KEY_DIGITS = 9  # of a sequence that is only numbered
@@ -149,68 +141,20 @@ def write_files(  # noqa: PLR0913
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor failed.
     """
+    options = WriteOptions(
+        axes=axes, shard_bytes=shard_bytes, key=key, executor=executor, resume=resume,
+        progress=progress, overwrite=overwrite, remote=remote, shuffle=shuffle,
+    )  # fmt: skip
     file_format: Any = backend.format
-    write = partial(
-        _write_local, sequences=sequences, file_format=file_format, axes=axes,
-        shard_bytes=shard_bytes, key=key, executor=executor, resume=resume, progress=progress,
-        shuffle=shuffle,
+    writer = _FilesWriter(
+        sequences=sequences, options=options, format=file_format.name, file_format=file_format,
+        files=StoreFiles(LIST_FILE, _own_names(file_format.suffixes[0])),
     )  # fmt: skip
-    if not is_remote(location):
-        refuse_remote(location, remote)
-        write(local_path(location), overwrite=overwrite)
+    resolved = writer.save(location)
+    if resolved is None:
         return backend(local_path(location))
-    url, remote_options = os.fspath(location), resolve_remote(remote)
-    upload = _Upload(write, file_format.suffixes[0])
-    upload_store(url, remote_options, upload, resume=resume, overwrite=overwrite)
-    _remove_cached(url, remote_options)
-    return backend(url, remote=remote_options)
-
-
-def _write_local(  # noqa: PLR0913
-    root: Path,
-    sequences: Iterable[Any],
-    *,
-    file_format: WritableFormat,
-    axes: Mapping[str, str | None] | None,
-    shard_bytes: int,
-    key: str,
-    executor: Executor | None,
-    resume: bool,
-    progress: bool | ProgressFn | None,
-    overwrite: bool,
-    shuffle: int | None,
-) -> None:
-    """Write files to a folder of this machine; see ``write_files``."""
-    suffix = file_format.suffixes[0]
-    _check_target(root, suffix, overwrite=overwrite)
-    rows: Iterator[Any] = iter(())
-    if shuffle is None:
-        if is_part_list(sequences):
-            sequences = itertools.chain.from_iterable(part() for part in sequences)
-        rows, axes = normalize_sequences(sequences, axes)
-    resume_key = ResumeKey(
-        axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
-        algorithm=choose_algorithm(), parts=None, format=file_format.name, shuffle=shuffle,
-    )  # fmt: skip
-    files = StoreFiles(LIST_FILE, _own_names(suffix))
-    with open_sharded_writer(
-        root, files, resume_key, executor=executor, progress=progress, total=None,
-        overwrite=overwrite, resume=resume,
-    ) as writer:  # fmt: skip
-        if shuffle is None:
-            first = next(rows)
-            rows = itertools.chain([first], rows)
-        else:
-            shuffled = open_shuffled(writer, sequences, axes, seed=shuffle, make_id=_number_key)
-            first, rows, axes = shuffled.first, shuffled.rows, shuffled.axes
-        fields = infer_fields(first, axes)
-        _refuse_logical_types(fields, file_format)
-        shard_format = _ShardFormat(fields, resume_key, file_format)
-        encoder = shard_format.make_encoder()
-        shards = writer.write_rows(rows, shard_format)
-        if encoder.key is not None:
-            _check_keys(writer.folder, shards)
-        _commit(root, writer.folder, shards, suffix, encoder.shard_encoder.declared)
+    _remove_cached(os.fspath(location), resolved)
+    return backend(os.fspath(location), remote=resolved)
 
 
 def _refuse_logical_types(fields: Mapping[str, Field], file_format: WritableFormat) -> None:
@@ -250,8 +194,9 @@ def _make_target_error(location: str, others: list[str], names: list[str]) -> Co
 
 
 def _own_names(suffix: str) -> re.Pattern[str]:
-    """Return the pattern of the names that this writer gives to files."""
-    return re.compile(rf"shard-\d{{6,}}{re.escape(suffix)}")
+    """Return the pattern of the names that this writer gives to files, and of their indexes."""
+    index = f"{re.escape(INDEX_FOLDER)}/[^/]+{re.escape(OLD_SUFFIX)}"
+    return re.compile(rf"shard-\d{{6,}}{re.escape(suffix)}|{index}")
 
 
 def _is_own(name: str, suffix: str) -> bool:
@@ -293,36 +238,6 @@ def _check_keys(folder: Path, shards: Sequence[FinishedShard[_WrittenFile]]) -> 
         for path in folder.glob(f"*{FACTS_SUFFIX}"):
             path.unlink()
         raise
-
-
-def _commit(
-    root: Path,
-    folder: Path,
-    shards: Sequence[FinishedShard[_WrittenFile]],
-    suffix: str,
-    declared: DeclaredFields,
-) -> None:
-    """Rename files into place, then their index and their list; remove older ones first."""
-    (root / INDEX_FOLDER).mkdir(exist_ok=True)
-    (root / LIST_FILE).unlink(missing_ok=True)
-    named = [
-        (_name_shard(number, suffix), finished.shard) for number, finished in enumerate(shards)
-    ]
-    names = []
-    indexes = _load_indexes(folder / file.index for _, file in named)
-    for number, content in enumerate(dump_index_files(indexes)):
-        names.append(name_index_file(number))
-        write_synced(folder / names[-1], content)
-    listed = [(name, file.sha256) for name, file in named]
-    write_synced(folder / SHARD_LIST, dump_list(listed, declared))
-    for old in [*root.glob(f"*{suffix}"), *(root / INDEX_FOLDER).glob(f"*{OLD_SUFFIX}")]:
-        old.unlink()
-    for name, file in named:
-        os.replace(folder / file.file, root / name)
-    sync_file(root)
-    for name in (*names, SHARD_LIST):
-        os.replace(folder / name, root / INDEX_FOLDER / name)
-    sync_file(root / INDEX_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,36 +378,71 @@ def _pack(
         pieces += encoded
         size += sum(map(len, encoded))
         count += 1
-        if count % _PROGRESS_SEQUENCES == 0:
+        is_full = size >= shard_format.resume_key.shard_bytes
+        if is_full or count % _PROGRESS_SEQUENCES == 0:
             on_progress(count, size)
-        if size >= shard_format.resume_key.shard_bytes:
+        if is_full:
             break
     if count == first:
         return None
-    on_progress(count, size)
     digests = shard_format.digest_bytes(ends[0]), shard_format.digest_bytes(ends[-1])
     return count - first, size, (pieces, *digests)
 
 
-class _Write(Protocol):
-    def __call__(self, root: Path, *, overwrite: bool) -> None: ...
+@dataclass(frozen=True, kw_only=True)
+class _FilesWriter(StoreWriter[_WrittenFile]):
+    """Writer of files, their index and the list of them.
 
+    In a bucket the index comes first: without the list it says that writing was not finished.
 
-@dataclass(frozen=True, slots=True)
-class _Upload:
-    """Upload of files, their index and the list of them.
-
-    Implements ``UploadPlan``.
-
-    The index comes first: without the list it says that writing was not finished.
+    Attributes:
+        file_format: The format of the files.
     """
 
-    make: _Write
-    suffix: str
+    file_format: WritableFormat
 
     @property
-    def last(self) -> str:
-        return LIST_FILE
+    def suffix(self) -> str:
+        """Suffix of the files."""
+        return self.file_format.suffixes[0]
+
+    def write(self, folder: Path, *, overwrite: bool) -> None:
+        _check_target(folder, self.suffix, overwrite=overwrite)
+        super().write(folder, overwrite=overwrite)
+
+    def make_id(self, number: int) -> str:
+        return _number_key(number)
+
+    def make_format(self, fields: Fields, resume_key: ResumeKey) -> _ShardFormat:
+        _refuse_logical_types(fields, self.file_format)
+        return _ShardFormat(fields, resume_key, self.file_format)
+
+    def commit(
+        self,
+        root: Path,
+        writer: ShardedWriter,
+        fields: Fields,
+        shards: Sequence[FinishedShard[_WrittenFile]],
+    ) -> None:
+        folder = writer.folder
+        encoder = _ShardFormat(fields, writer.resume_key, self.file_format).make_encoder()
+        if encoder.key is not None:
+            _check_keys(folder, shards)
+        named = {
+            finished.shard.file: _name_shard(number, self.suffix)
+            for number, finished in enumerate(shards)
+        }
+        moves = dict(named)
+        (folder / INDEX_FOLDER).mkdir(exist_ok=True)
+        indexes = _load_indexes(folder / finished.shard.index for finished in shards)
+        for number, content in enumerate(dump_index_files(indexes)):
+            name = f"{INDEX_FOLDER}/{name_index_file(number)}"
+            write_synced(folder / name, content)
+            moves[name] = name
+        listed = [(named[finished.shard.file], finished.shard.sha256) for finished in shards]
+        declared = encoder.shard_encoder.declared
+        write_synced(folder / LIST_FILE, dump_list(listed, declared))
+        commit(root, folder, self.files, moves)
 
     def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
         found = _list_names(files)
@@ -504,9 +454,6 @@ class _Upload:
         others = [name for name in names if not _is_own(name, self.suffix)]
         if others or (names and not overwrite and _INDEX_FILE not in sent):
             raise _make_target_error(files.location, others, names)
-
-    def write(self, folder: Path, *, overwrite: bool) -> None:
-        self.make(folder, overwrite=overwrite)
 
     def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
         indexes = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqdata.arguments import check_arguments
 from seqdata.capabilities import find_missing, get_base_keys
-from seqdata.errors import ConfigError, check_count, must_be
+from seqdata.errors import ConfigError, check_count, check_flags, must_be
 from seqdata.fitting.field_chunk import Estimator
 from seqdata.fitting.labels import Labels
 from seqdata.fitting.scales import make_scale
@@ -113,6 +113,9 @@ class LongSequenceDataModule(SequenceDataModule):
             recording, and the model carries its state.
         lanes: Rows of a batch: recordings that are read at a time in mode ``tbptt``, windows in
             mode ``windows``; None: 64.
+        continuous: Whether to cut one stream of all recordings into a column per lane in mode
+            ``tbptt``, for fewer recordings than lanes. The state is then carried from the end of a
+            recording to the next.
         chunk: Timesteps of a chunk; in mode ``windows`` of a window; None: ``seconds``.
         labels: Field of labels, per timestep or per recording: strings and integers become classes
             by the training part; floats stay numbers, float32 as they are, and do not count as
@@ -155,6 +158,7 @@ class LongSequenceDataModule(SequenceDataModule):
         mode: Literal["windows", "tbptt"] = "windows",
         lanes: int | None = None,
         chunk: int | None = None,
+        continuous: bool = False,
         labels: str | None = None,
         group: str | None = None,
         split: dict[str, Any],
@@ -166,6 +170,7 @@ class LongSequenceDataModule(SequenceDataModule):
         remote: Remote | str | None = None,
     ) -> None:
         _check(mode, read, seconds, hop, lanes, chunk)
+        _check_continuous(mode, continuous)
         make_scale(scale)
         parts = check_split(_OWNER, split)
         if split_by is not None and not any(isinstance(part, str) for part in list_parts(parts)):
@@ -184,7 +189,7 @@ class LongSequenceDataModule(SequenceDataModule):
             prepare=SelectFields(kept, write_once, labels),
             split=parts,
             statistics=RecordingStatistics(labels, scale),
-            batching=_make_policy(mode, lanes or _BATCH_SIZE, chunk, seconds, hop),
+            batching=_make_policy(mode, lanes or _BATCH_SIZE, chunk, seconds, hop, continuous),
             dtype="float32",
             seed=seed,
             num_workers=num_workers,
@@ -273,11 +278,20 @@ def _check(
     check_count(_OWNER, chunk=1 if chunk is None else chunk)
 
 
+def _check_continuous(mode: str, continuous: bool) -> None:
+    check_flags(_OWNER, continuous=continuous)
+    if continuous and mode != "tbptt":
+        raise ConfigError(
+            f"{_OWNER}: `continuous` requires mode='tbptt', but mode is {mode!r}. Leave it out"
+        )
+
+
 def _make_policy(
-    mode: str, lanes: int, chunk: int | None, seconds: float | None, hop: float | None
-) -> Any:
+    mode: str, lanes: int, chunk: int | None, seconds: float | None, hop: float | None,
+    continuous: bool,
+) -> Any:  # fmt: skip
     if mode == "tbptt":
-        return TBPTT(lanes, chunk) if chunk is not None else TBPTT(lanes, seconds=seconds)
+        return TBPTT(lanes, chunk, seconds=seconds, continuous=continuous)
     if chunk is not None:
         return Windows(chunk, batch_size=lanes)
     return Windows(seconds=seconds, stride_seconds=hop, batch_size=lanes)

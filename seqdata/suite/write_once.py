@@ -113,7 +113,7 @@ def prepare_store(
     starts, version = _cut(store, names), get_version(store)
     if len(starts) == 1 or version is None:
         preparation = start([store])
-        in_memory = MemoryStore.of(_iter_all(preparation, [store]))
+        in_memory = MemoryStore.from_sequences(_iter_all(preparation, [store]))
         summary = preparation.finish()
         _show_warnings(summary)
         return in_memory, [*summary.notes, *([_NOTE_OF_STREAM] if len(starts) > 1 else [])]

@@ -18,7 +18,7 @@ def test_what_is_left_keeps_the_width_of_the_data():
         return sequence
 
     rows = [{"x": np.ones(3), "t": np.arange(n)} for n in (4, 2, 3)]
-    store = MemoryStore.of(rows, axes={"x": "time", "t": "text"})
+    store = MemoryStore.from_sequences(rows, axes={"x": "time", "t": "text"})
     loader = Loader(store, Fixed(3, shuffle=False), transform=fails, on_error="mask", prefetch=0)
     batch = next(iter(loader)).real().validate()
     assert batch["t"].tolist() == [[0, 1, 0], [0, 1, 2]]

@@ -30,7 +30,7 @@ AXES = {"text": "text"}
 
 
 def batches(collator, policy=None, **options):
-    store = MemoryStore.of(ROWS, axes=AXES)
+    store = MemoryStore.from_sequences(ROWS, axes=AXES)
     return list(Loader(store, policy or Bucketed(3), collator=collator, seed=1, **options))
 
 
@@ -117,12 +117,16 @@ def test_documents_packed_into_rows_are_told_apart():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_counts_lies_beside_the_values(layout):
-    loader = Loader(MemoryStore.of(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
-                    world=World(1, 3))  # fmt: skip
+    loader = Loader(
+        MemoryStore.from_sequences(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
+        world=World(1, 3),
+    )  # fmt: skip
     (dummy,) = loader  # 2 batches on 3 ranks: rank 1 has a batch, rank 2 padding rows
     assert int(dummy.score.sum()) == dummy.num_tokens
-    other = Loader(MemoryStore.of(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
-                   world=World(2, 3))  # fmt: skip
+    other = Loader(
+        MemoryStore.from_sequences(ROWS, axes=AXES), Bucketed(4), collator=layout, seed=1,
+        world=World(2, 3),
+    )  # fmt: skip
     (dummy,) = other
     assert not dummy.score.any()
     assert int(dummy.mask.sum()) == int(dummy.lengths.sum())
@@ -293,7 +297,7 @@ UNSIGNED = [  # a policy of each way to lay rows, and the collators that can
     ],
 )  # fmt: skip
 def test_unsigned_values_are_those_of_the_same_bits(dtype, policy, collators):
-    stores = [MemoryStore.of(rows, axes=AXES) for rows in rows_of_bits(dtype)]
+    stores = [MemoryStore.from_sequences(rows, axes=AXES) for rows in rows_of_bits(dtype)]
     for collator in collators:
         loaders = [Loader(s, policy, collator=collator, whole=("text",)) for s in stores]
         for pair in zip(*loaders, strict=True):

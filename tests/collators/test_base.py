@@ -12,7 +12,7 @@ ROWS = [{"x": np.full(n, n, "f4"), "y": n, "note": f"s{n}"} for n in (3, 2, 4, 1
 
 
 def rows_of(policy, collator="varlen"):
-    return next(iter(Loader(MemoryStore.of(ROWS), policy, collator=collator)))
+    return next(iter(Loader(MemoryStore.from_sequences(ROWS), policy, collator=collator)))
 
 
 def test_a_row_of_several_spans_has_the_values_of_its_first_one():

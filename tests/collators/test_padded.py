@@ -24,7 +24,7 @@ SEQUENCES = [
     }
     for n in range(1, 5)
 ]
-STORE = MemoryStore.of(SEQUENCES, axes={"text": "text", "v": None})
+STORE = MemoryStore.from_sequences(SEQUENCES, axes={"text": "text", "v": None})
 LAYOUT = Axes("time", {name: field.axis for name, field in STORE.fields.items()})
 
 
@@ -85,7 +85,9 @@ def test_another_axis_comes_whole_with_lengths_of_its_own():
 
 
 def test_an_axis_that_is_empty_in_the_whole_batch_is_one_timestep_wide():
-    store = MemoryStore.of([{"x": [1, 2], "text": np.zeros(0, np.uint8)}], axes={"text": "text"})
+    store = MemoryStore.from_sequences(
+        [{"x": [1, 2], "text": np.zeros(0, np.uint8)}], axes={"text": "text"}
+    )
     axes = Axes("time", {"x": "time", "text": "text"})
     batch = Padded(7)(
         store.read(np.array([[0, 0, 2]]), ["x", "text"]), head([[0, 0, 2]], axes=axes)
@@ -124,7 +126,7 @@ def test_a_shifted_field_gives_two_views_of_one_tensor():
 
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f2", "f4", "f8", "bool"])
 def test_padding_is_one_element_of_the_dtype(dtype):
-    store = MemoryStore.of([np.ones(1, dtype), np.ones(3, dtype)])
+    store = MemoryStore.from_sequences([np.ones(1, dtype), np.ones(3, dtype)])
     columns = store.read(np.array([[0, 0, 1], [1, 0, 3]]), ["x"])
     batch = Padded(1)(columns, head([[0, 0, 1], [1, 0, 3]], axes=Axes()))
     assert batch["x"].tolist() == np.ones((2, 3), dtype).tolist()

@@ -168,7 +168,7 @@ def written_data(
     rows = [{"id": f"s{number}", "x": one} for number, one in enumerate(sequences(count))]
     given: Any = rows if named is None else {"one": rows[:named], "two": rows[named:]}
     if take is not None:
-        given = MemoryStore.of(rows).take(take)
+        given = MemoryStore.from_sequences(rows).take(take)
     policy = Bucketed(batch, balance_ranks=2)
     if split is not None:
         policy = Bucketed(batch, max_length=split, too_long="split", balance_ranks=2)

@@ -28,7 +28,9 @@ def test_groups_are_distinct_and_in_order(as_array):
 def test_an_error_about_a_row_names_the_sequence_it_is_of():
     rows = [{"x": np.zeros(n), "id": f"s{n}"} for n in (2, 3, 1)]
     numbers = np.array([2, 0, 1])  # the spans' sequences, of 1, 2 and 3 rows
-    chunk = FieldChunk(MemoryStore.of(rows), "x", np.zeros((6, 1)), np.array([1, 2, 3]), numbers)
+    chunk = FieldChunk(
+        MemoryStore.from_sequences(rows), "x", np.zeros((6, 1)), np.array([1, 2, 3]), numbers
+    )
     named = [str(chunk.make_error(row, "is wrong")).split("'")[1] for row in range(6)]
     assert named == ["s1", "s2", "s2", "s3", "s3", "s3"]
 

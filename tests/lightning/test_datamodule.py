@@ -49,7 +49,7 @@ def test_loaders_are_there_before_setup():
 
 
 def test_a_store_may_be_passed_as_it_is():
-    store = MemoryStore.of(sequences(4))
+    store = MemoryStore.from_sequences(sequences(4))
     data = ready("predict", predict=store, batching=Fixed(2))
     assert played(data.predict_dataloader()) == [[0, 1], [2, 3]]
 

@@ -256,7 +256,7 @@ def test_parts_of_a_mixture_are_weighted_by_their_mean_loss(tmp_path):
 def test_copies_of_a_sequence_in_a_view_share_its_score():
     from seqdata.storage.memory import MemoryStore
 
-    view = MemoryStore.of(sequences(10)).take([3, 3, 5, 7, 5])
+    view = MemoryStore.from_sequences(sequences(10)).take([3, 3, 5, 7, 5])
     seen = []
     feedback = Feedback("one", 1, lambda scores: seen.append(scores) or np.ones(5))
     outputs = {"loss": loss, "one": lambda _: torch.tensor(1.0)}

@@ -27,7 +27,7 @@ def nothing(epoch):
 
 
 def store():
-    return MemoryStore.of([np.arange(size) + 100 * k for k, size in enumerate(LENGTHS)])
+    return MemoryStore.from_sequences([np.arange(size) + 100 * k for k, size in enumerate(LENGTHS)])
 
 
 class Recording(LightningModule):

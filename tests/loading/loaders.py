@@ -12,7 +12,7 @@ from seqdata.policies.token_budget import TokenBudget
 from seqdata.storage.memory import MemoryStore
 
 LENGTHS = np.random.default_rng(1).integers(1, 40, size=101)
-STORE = MemoryStore.of(
+STORE = MemoryStore.from_sequences(
     [
         {"x": np.arange(n, dtype=np.int32) + 100 * number, "y": number % 2, "id": f"s{number}"}
         for number, n in enumerate(LENGTHS)

@@ -3,9 +3,10 @@
 import gc
 import itertools
 
+import numpy as np
 import pytest
 
-from seqdata import Fixed, Loader, World
+from seqdata import TBPTT, Fixed, Loader, World
 from seqdata.errors import ConfigError, DecodeError, IncompleteEpochError, SeqDataWarning
 from seqdata.loading.pipeline import BatchPipeline
 from tests.loading.workers.parts import ITEMS, STORE
@@ -194,3 +195,29 @@ def test_a_collate_function_and_a_data_set_may_not_end_an_epoch_either():
         list(loader(collator=collate, prefetch=0))
     with pytest.raises((RuntimeError, DecodeError), match="StopIteration"):
         list(Loader(Dataset(), Fixed(4), lengths=[2] * 8, prefetch=0))
+
+
+LONG = [np.arange(300.0)]  # 150 batches of chunks of 2
+
+
+def test_lanes_without_a_sequence_are_told_once():
+    loader = Loader(LONG, TBPTT(4, 2))
+    with pytest.warns(
+        SeqDataWarning, match=r"sequences fill 1 of 4 lanes, and the .* `continuous=True`, with"
+    ):
+        list(loader)
+    list(loader)  # a second warning would be an error here
+
+
+@pytest.mark.parametrize(
+    ("data", "policy"),
+    [
+        (LONG, TBPTT(4, 2, continuous=True, shuffle=False)),
+        (LONG, TBPTT(2, 2)),  # half of them
+        (LONG, TBPTT(4, 4)),  # a short epoch
+        (LONG * 2, TBPTT(4, 2)),
+        (LONG, Fixed(4)),
+    ],
+)
+def test_other_epochs_have_no_warning_of_lanes(data, policy):
+    assert next(iter(Loader(data, policy))) is not None

@@ -15,7 +15,9 @@ from seqdata.storage.memory import MemoryStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:share. .* lanes on:seqdata.SeqDataWarning")
 LENGTHS = (4, 9, 3, 12, 7, 5, 11, 6, 3, 8, 40, 1, 1, 2)
-STORE = MemoryStore.of([{"x": np.arange(1, n + 1) + 1000 * k} for k, n in enumerate(LENGTHS)])
+STORE = MemoryStore.from_sequences(
+    [{"x": np.arange(1, n + 1) + 1000 * k} for k, n in enumerate(LENGTHS)]
+)
 POLICIES = {
     "queues": TBPTT(5, 4),
     "queues that overlap": TBPTT(5, 4, advance=3),

@@ -24,7 +24,7 @@ from seqdata_testing.waiting import until
 from tests.samples import list_prefetch_threads
 
 LENGTHS = np.random.default_rng(0).integers(1, 30, size=103)
-STORE = MemoryStore.of(
+STORE = MemoryStore.from_sequences(
     [
         {"x": np.arange(n, dtype=np.int32) + 1000 * number, "y": number}
         for number, n in enumerate(LENGTHS)
@@ -147,7 +147,7 @@ def test_rows_of_several_spans_are_laid_one_behind_another():
 
 def test_lanes_are_dealt_to_ranks_and_go_on_where_they_were():
     spans = [[lane, 2 * step, 2 * step + 2] for step in range(3) for lane in range(4)]
-    store = MemoryStore.of([np.arange(6) + 10 * lane for lane in range(4)])
+    store = MemoryStore.from_sequences([np.arange(6) + 10 * lane for lane in range(4)])
     policy = Given(Plan(spans, offsets=[0, 4, 8, 12], lanes=4))
     for rank in range(2):
         options = EngineOptions(world=World(rank, 2))
@@ -263,13 +263,13 @@ def test_drop_leaves_the_uneven_step_out_and_repeat_fills_it_again():
 
 
 def test_no_sequence_left_is_an_error():
-    empty = MemoryStore.of([np.zeros(0), np.zeros(0)])
+    empty = MemoryStore.from_sequences([np.zeros(0), np.zeros(0)])
     with pytest.raises(PlanError, match="none of the 2 sequences is left under"):
         player(store=empty)
 
 
 def test_three_sequences_on_four_ranks():
-    store = MemoryStore.of([[1, 2], [3], [4, 5, 6]])
+    store = MemoryStore.from_sequences([[1, 2], [3], [4, 5, 6]])
     ranks = [list(player(Fixed(1), store, world=World(rank, 4)).iterate(0, 0)) for rank in range(4)]
     assert [len(rank) for rank in ranks] == [1] * 4
     seen = [number for (batch,) in ranks for number in batch.real().ids.tolist()]

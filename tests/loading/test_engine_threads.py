@@ -17,7 +17,7 @@ from seqdata_testing.blocks import SmallBlocks
 from seqdata_testing.waiting import patient, until
 from tests.samples import list_prefetch_threads, prefetch_threads_end
 
-STORE = MemoryStore.of([[number] for number in range(103)])
+STORE = MemoryStore.from_sequences([[number] for number in range(103)])
 
 
 def player(policy, store=STORE, **options):
@@ -45,7 +45,9 @@ def test_shutdown_ends_what_runs_and_the_epoch_is_not_taken_for_whole():
 
 def test_large_outputs_come_from_recycled_memory_and_stay_whole():
     length = MIN_BUFFER_BYTES // 8
-    store = MemoryStore.of([np.full(length, number, dtype=np.float64) for number in range(12)])
+    store = MemoryStore.from_sequences(
+        [np.full(length, number, dtype=np.float64) for number in range(12)]
+    )
     mine = player(Fixed(2, shuffle=False), store)
     kept, places = [], set()
     for step, batch in enumerate(mine.iterate(0, 0)):
@@ -69,7 +71,7 @@ def test_a_process_ends_while_an_epoch_is_played():
         from seqdata.policies.fixed import Fixed
         from seqdata.storage.memory import MemoryStore
 
-        store = MemoryStore.of([np.zeros(50_000, np.float32) for _ in range(400)])
+        store = MemoryStore.from_sequences([np.zeros(50_000, np.float32) for _ in range(400)])
         items = EpochEngine(store, Fixed(2), EngineOptions()).iterate(0, 0)
         next(items)
         print("done")
@@ -84,7 +86,7 @@ def test_a_process_ends_while_an_epoch_is_played():
 
 
 def test_the_next_block_is_planned_ahead_of_its_use():
-    store = MemoryStore.of([[1]] * 300)
+    store = MemoryStore.from_sequences([[1]] * 300)
     mine = player(SmallBlocks(Fixed(1), max_block=64), store)
     items = mine.iterate(0, 0)
     next(items)

@@ -12,7 +12,7 @@ from seqdata.loading.options import ValueOptions
 from seqdata.loading.step_requests import StepRequest
 from seqdata.storage.memory import MemoryStore
 
-STORE = MemoryStore.of([{"x": np.arange(n, dtype="f8"), "y": n} for n in (6, 9)])
+STORE = MemoryStore.from_sequences([{"x": np.arange(n, dtype="f8"), "y": n} for n in (6, 9)])
 AXES = Axes("time", {"x": "time", "y": None})
 READER = FieldReader(STORE, "time", ("x", "y"), None, 0, AXES)
 SHIFTED = FieldReader(STORE, "time", ("y",), "x", 2, AXES)

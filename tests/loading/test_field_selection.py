@@ -8,7 +8,7 @@ from seqdata.loading.options import EngineOptions
 from seqdata.loading.output import Output
 from seqdata.storage.memory import MemoryStore
 
-STORE = MemoryStore.of(
+STORE = MemoryStore.from_sequences(
     [
         {"x": np.arange(n), "f": np.ones((n, 2)), "text": np.arange(3), "y": n, "id": f"s{n}"}
         for n in (4, 2, 7)
@@ -106,6 +106,6 @@ def test_what_does_not_fit_the_store_is_refused(options, message):
 
 
 def test_a_field_named_targets_and_a_shift_clash():
-    store = MemoryStore.of([{"x": [1, 2], "targets": [1, 2]}])
+    store = MemoryStore.from_sequences([{"x": [1, 2], "targets": [1, 2]}])
     with pytest.raises(ConfigError, match="adds a field 'targets', but the data has one"):
         reading(store=store, shift={"x": 1})

@@ -19,7 +19,7 @@ from seqdata_testing.waiting import until
 from tests.loading.loaders import ZIP, make_zip_data
 
 LENGTHS = np.random.default_rng(1).integers(1, 40, size=101)
-STORE = MemoryStore.of(
+STORE = MemoryStore.from_sequences(
     [np.arange(n, dtype=np.int32) + 100 * number for number, n in enumerate(LENGTHS)]
 )
 POLICY = Bucketed(8, balance_ranks=4)  # 13 batches, in one order on any world

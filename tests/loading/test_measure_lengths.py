@@ -193,7 +193,7 @@ def test_a_folder_that_cannot_be_written_has_none(folder):
 def test_what_is_in_memory_is_measured_too():
     view = measure_lengths([[1, 1, 2], [3, 3]], runs)
     assert view.lengths.tolist() == [2, 1]
-    assert len(measure_lengths(MemoryStore.of(rows(2)).take([]), runs)) == 0
+    assert len(measure_lengths(MemoryStore.from_sequences(rows(2)).take([]), runs)) == 0
 
 
 def test_views_of_the_view_carry_the_transform(folder):
@@ -234,7 +234,9 @@ def test_what_is_read_of_the_view_is_whole_and_not_transformed(folder):
 
 
 def test_an_axis_may_be_new():
-    letters = MemoryStore.of([{"raw": b"a bc d"}, {"raw": b"efg"}], axes={"raw": "bytes"})
+    letters = MemoryStore.from_sequences(
+        [{"raw": b"a bc d"}, {"raw": b"efg"}], axes={"raw": "bytes"}
+    )
 
     def words(sequence, rng):
         return {"tokens": np.array([len(word) for word in sequence["raw"].tobytes().split()])}

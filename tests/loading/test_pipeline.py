@@ -11,7 +11,7 @@ from seqdata.sharing import share
 from seqdata.storage.memory import MemoryStore
 
 LENGTHS = [3, 1, 4, 1, 5, 9, 2, 6]
-STORE = MemoryStore.of([{"x": np.full(n, n, "f4")} for n in LENGTHS])
+STORE = MemoryStore.from_sequences([{"x": np.full(n, n, "f4")} for n in LENGTHS])
 PLAN = Fixed(2, shuffle=False)
 
 

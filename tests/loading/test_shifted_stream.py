@@ -26,7 +26,7 @@ def rows():
     ]
 
 
-STORE = MemoryStore.of(rows())
+STORE = MemoryStore.from_sequences(rows())
 
 
 def lanes_of(batches, lanes):
@@ -103,7 +103,7 @@ def test_ranks_and_workers_make_the_same_rows():
 
 def test_a_row_inside_one_sequence_is_no_segment():
     """The common case of long documents costs what any other batch costs."""
-    store = MemoryStore.of([np.arange(10_000)])
+    store = MemoryStore.from_sequences([np.arange(10_000)])
     for batch in Loader(store, TBPTT(4, 64, continuous=True), shift=1, prefetch=0):
         assert batch.segments is None
         assert torch.equal((batch["x"] + 1)[batch.mask], batch["targets"][batch.mask])

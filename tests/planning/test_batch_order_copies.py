@@ -40,7 +40,7 @@ def repeats_of(batches):
 
 def view_of(bases, lengths=None):
     own = np.random.default_rng(1).integers(50, 150, max(bases) + 1) if lengths is None else lengths
-    store = MemoryStore.of([np.zeros(length) for length in own]).take(list(bases))
+    store = MemoryStore.from_sequences([np.zeros(length) for length in own]).take(list(bases))
     return SequenceIndex.from_store(store)
 
 
@@ -186,7 +186,7 @@ def test_has_copies_only_where_a_sequence_comes_repeatedly():
 
 def test_windows_of_a_sequence_are_no_copies_that_are_moved():
     """They come in random order: few of a sequence meet anyway."""
-    store = MemoryStore.of([np.zeros(100)] * 500)
+    store = MemoryStore.from_sequences([np.zeros(100)] * 500)
     index = SequenceIndex.from_store(store)
     plan = Windows(10, batch_size=32, random=True, per_sequence=4).plan(index, seed=0, epoch=0)
     batches = [plan.batch(k).spans[:, 0] for k in range(len(plan))]

@@ -126,7 +126,7 @@ def test_passes_are_in_other_orders():
 
 
 STORES = {
-    name: MemoryStore.of([np.zeros((4.0).__int__() + k % 5) for k in range(count)])
+    name: MemoryStore.from_sequences([np.zeros((4.0).__int__() + k % 5) for k in range(count)])
     for name, count in (("a", 23), ("b", 9), ("c", 2))
 }
 

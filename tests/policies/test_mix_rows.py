@@ -209,7 +209,7 @@ def test_each_row_names_its_part_and_how_often_it_came():
 
 def values(counts):
     """Return sequences of ``counts`` timesteps, whose values say which timestep of which it is."""
-    return MemoryStore.of(
+    return MemoryStore.from_sequences(
         [np.arange(count) + 100.0 * number for number, count in enumerate(counts)]
     )
 

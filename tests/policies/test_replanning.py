@@ -127,7 +127,9 @@ def index_with_fields():
         {"x": np.zeros(length), "weight": float(k % 7), "label": k % 3}
         for k, length in enumerate(LENGTHS["time"][:80].tolist())
     ]
-    return SequenceIndex.from_store(MemoryStore.of(rows, {"weight": None, "label": None}))
+    return SequenceIndex.from_store(
+        MemoryStore.from_sequences(rows, {"weight": None, "label": None})
+    )
 
 
 def index_of_parts():

@@ -35,7 +35,7 @@ def store_of(weights, lengths=LENGTHS, **fields):
         {"x": np.full(size, float(k)), "weight": weight, **{n: v[k] for n, v in fields.items()}}
         for k, (size, weight) in enumerate(zip(lengths, weights, strict=True))
     ]
-    return MemoryStore.of(rows, {"weight": None, **dict.fromkeys(fields)})
+    return MemoryStore.from_sequences(rows, {"weight": None, **dict.fromkeys(fields)})
 
 
 def counts(plan, n=200):

@@ -111,7 +111,7 @@ def crops_by_sequence(store, policy, *, epoch=1, seed=3):
 
 
 def test_crops_in_a_view_are_those_of_the_data():
-    store = MemoryStore.of([np.arange(200 + 10 * k) for k in range(12)])
+    store = MemoryStore.from_sequences([np.arange(200 + 10 * k) for k in range(12)])
     policy = Windows(50, batch_size=4, random=True, per_sequence=2)
     due = crops_by_sequence(store, policy)
     for numbers in ([7, 2, 11], range(12), range(5, 12), [11, 10, 0]):
@@ -126,7 +126,7 @@ def test_crops_in_a_view_are_those_of_the_data():
 
 
 def test_the_number_of_a_crop_is_told_in_a_view_too():
-    store = MemoryStore.of([np.arange(500 + k) for k in range(5)])
+    store = MemoryStore.from_sequences([np.arange(500 + k) for k in range(5)])
     policy = Windows(20, batch_size=4, random=True, per_sequence=3, shuffle=False)
     index = SequenceIndex.from_store(store.take([4, 1, 4]))
     spans = policy.plan(index, seed=3, epoch=2).spans

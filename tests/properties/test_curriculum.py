@@ -43,7 +43,9 @@ def makers(draw):
         draw(inner_policies), [(number, draw(limits)) for number in numbers],
         segment=draw(st.integers(1, 9)), batches=draw(st.integers(1, 12)),
     )  # fmt: skip
-    store = MemoryStore.of([np.arange(size) + 1_000.0 * k for k, size in enumerate(lengths)])
+    store = MemoryStore.from_sequences(
+        [np.arange(size) + 1_000.0 * k for k, size in enumerate(lengths)]
+    )
     seed, prefetch = draw(st.integers(0, 1 << 40)), draw(st.sampled_from((0, 2)))
     transform = draw(st.sampled_from((None, noisy)))
     return Loaders(store, policy, seed, prefetch, transform=transform)
@@ -59,7 +61,7 @@ def test_ranks_and_resumed_loaders_deliver_the_same_rows(make, size, epoch, data
     "inner", [Fixed(2), Weighted(Fixed(2), [1, 2, 3, 1], draws=6)], ids=["passes", "draws"]
 )
 def test_each_time_that_a_sequence_comes_it_has_random_numbers_of_its_own(inner):
-    store = MemoryStore.of([np.zeros(length) for length in (3, 3, 4, 5)])
+    store = MemoryStore.from_sequences([np.zeros(length) for length in (3, 3, 4, 5)])
     policy = Curriculum(inner, [(0, 3), (1, 4), (3, None)], segment=5, batches=8)
     loader = Loader(store, policy, transform=noisy, prefetch=0)
     noise = [tuple(row[:2].tolist()) for _ in range(4) for batch in loader for row in batch["x"]]
@@ -68,7 +70,7 @@ def test_each_time_that_a_sequence_comes_it_has_random_numbers_of_its_own(inner)
 
 def test_parts_of_a_mixture_have_random_numbers_of_their_own():
     stores = {
-        name: MemoryStore.of([np.zeros(length) for length in lengths])
+        name: MemoryStore.from_sequences([np.zeros(length) for length in lengths])
         for name, lengths in (("a", (3, 3, 4)), ("b", (3, 5)))
     }
     mix = Mix({"a": Part(2, Fixed(1)), "b": Part(1, Weighted(Fixed(1), draws=3))}, batches=4)
@@ -79,7 +81,7 @@ def test_parts_of_a_mixture_have_random_numbers_of_their_own():
 
 
 def test_ranks_have_equal_steps_in_every_epoch():
-    store = MemoryStore.of([np.zeros(length) for length in range(1, 30)])
+    store = MemoryStore.from_sequences([np.zeros(length) for length in range(1, 30)])
     policy = Curriculum(TokenBudget(64), [(0, 5), (2, None)], segment=4)
     loaders = [Loader(store, policy, world=World(rank, 3), prefetch=0) for rank in range(3)]
     counts = {len(loader) for loader in loaders}

@@ -51,7 +51,9 @@ pytestmark = [
 def makers(draw, tails=("fill",)):
     """Draw a loader over up to 60 sequences in memory, or a view of them, not all dropped."""
     sizes = draw(st.integers(1, 60).flatmap(lengths))
-    store = MemoryStore.of([np.arange(size) + 1_000 * k for k, size in enumerate(sizes)])
+    store = MemoryStore.from_sequences(
+        [np.arange(size) + 1_000 * k for k, size in enumerate(sizes)]
+    )
     if draw(st.booleans()):
         numbers = draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=30))
         store = store.take(np.arange(len(sizes))[::-1]).take(numbers)

@@ -30,7 +30,9 @@ pytestmark = [
 LENGTH = 12
 RANKS = 2  # whose steps are balanced, whatever the world
 STORES = {
-    name: [MemoryStore.of([np.ones(1 + k % 4) for k in range(count)]) for count in counts]
+    name: [
+        MemoryStore.from_sequences([np.ones(1 + k % 4) for k in range(count)]) for count in counts
+    ]
     for name, counts in (("a", (9, 13)), ("b", (30, 31)), ("c", (4, 5)), ("d", (1, 2)))
 }
 policies = st.builds(Fixed, st.integers(1, 4)) | st.builds(Bucketed, st.integers(1, 4))

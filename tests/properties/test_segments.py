@@ -26,7 +26,7 @@ from tests.properties.noise import noisy
 pytestmark = pytest.mark.timeout(3600)
 COUNT = 40
 GROUP = 24  # a multiple of all worlds here: one order on any of them
-STORE = MemoryStore.of(
+STORE = MemoryStore.from_sequences(
     [
         np.arange(length, dtype=np.float64)
         for length in np.random.default_rng(0).integers(5, 30, COUNT)
@@ -128,7 +128,7 @@ def test_a_chain_of_worlds_draws_what_one_process_draws(inner, length, seed, dat
 
 
 PARTS = {
-    name: MemoryStore.of([np.arange(1.0 + k % 4) for k in range(count)])
+    name: MemoryStore.from_sequences([np.arange(1.0 + k % 4) for k in range(count)])
     for name, count in (("a", 17), ("b", 30), ("c", 5), ("d", 1))
 }
 

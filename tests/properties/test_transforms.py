@@ -51,7 +51,7 @@ def draws(store, transform, world, prefetch, first=0):
 def test_draws_are_the_same_for_any_world_thread_and_resume(
     transform, lengths, chosen, world, prefetch, data
 ):
-    base = MemoryStore.of([np.zeros(length) for length in lengths])
+    base = MemoryStore.from_sequences([np.zeros(length) for length in lengths])
     store = base.take([number % len(lengths) for number in chosen])
     one = draws(store, transform, 1, 0)
     assert draws(store, transform, world, prefetch) == one
@@ -75,4 +75,6 @@ def test_draws_are_the_same_for_any_world_thread_and_resume(
 def test_a_transform_of_a_whole_batch_is_given_these_seeds():
     zero = np.zeros(1, dtype=np.int64)
     word = Draw(3, 1).hash_each(Purpose.TRANSFORM, zero, zero)[0]
-    assert draws(MemoryStore.of([[1.0]]), told_all, 1, 0) == [(0, 0, int(word >> np.uint64(2)))]
+    assert draws(MemoryStore.from_sequences([[1.0]]), told_all, 1, 0) == [
+        (0, 0, int(word >> np.uint64(2)))
+    ]

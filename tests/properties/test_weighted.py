@@ -59,7 +59,9 @@ def cases(draw):
 @st.composite
 def makers(draw):
     policy, lengths = draw(cases())
-    store = MemoryStore.of([np.arange(size) + 1_000.0 * k for k, size in enumerate(lengths)])
+    store = MemoryStore.from_sequences(
+        [np.arange(size) + 1_000.0 * k for k, size in enumerate(lengths)]
+    )
     seed, prefetch = draw(st.integers(0, 1 << 40)), draw(st.sampled_from((0, 2)))
     transform = draw(st.sampled_from((None, noisy)))
     return Loaders(store, policy, seed, prefetch, transform=transform)
@@ -135,7 +137,9 @@ def test_ranks_and_resumed_loaders_deliver_the_same_rows(make, size, epoch, data
 @pytest.mark.slow
 def test_workers_deliver_the_same_rows(inner, workers):
     lengths = np.random.default_rng(3).integers(4, 30, 60)
-    store = MemoryStore.of([np.arange(size) + 1_000.0 * k for k, size in enumerate(lengths)])
+    store = MemoryStore.from_sequences(
+        [np.arange(size) + 1_000.0 * k for k, size in enumerate(lengths)]
+    )
     policy = Weighted(inner, np.arange(60) % 7, draws=90)
     make = Loaders(store, policy, seed=5)
     rows = play_rank(make, World(0, 1))
@@ -152,7 +156,7 @@ def test_workers_deliver_the_same_rows(inner, workers):
     ids=["whole", "crops", "split"],
 )
 def test_each_draw_of_a_sequence_has_random_numbers_of_its_own(inner):
-    store = MemoryStore.of([np.zeros(12) for _ in range(4)])
+    store = MemoryStore.from_sequences([np.zeros(12) for _ in range(4)])
     make = Loaders(store, Weighted(inner, [1, 2, 3, 1], draws=14))
     noise = [tuple(row[:2].tolist()) for batch in make(World(0, 1)) for row in batch["x"]]
     pieces = 3 if getattr(inner, "too_long", "") == "split" else 1  # of a draw; they are alike

@@ -25,8 +25,11 @@ from seqdata.storage.views import View
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (MemoryStore.of([[1.0]]), "data in memory (1 in a MemoryStore) has no path"),
-        (MemoryStore.of([[1.0]]).take([0]), "data in memory (1 in a MemoryStore) has no"),
+        (MemoryStore.from_sequences([[1.0]]), "data in memory (1 in a MemoryStore) has no path"),
+        (
+            MemoryStore.from_sequences([[1.0]]).take([0]),
+            "data in memory (1 in a MemoryStore) has no",
+        ),
         (iter([[1.0]]), "data in memory (in a list_iterator) has no path"),
         (type("Set", (), {"__len__": len, "__getitem__": len})(), "a Dataset (Set) has no"),
     ],

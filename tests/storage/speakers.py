@@ -17,7 +17,7 @@ def made(count, speakers=5):
         }
         for i in range(count)
     ]
-    return MemoryStore.of(rows, axes={"text": "text"})
+    return MemoryStore.from_sequences(rows, axes={"text": "text"})
 
 
 def numbers(view):

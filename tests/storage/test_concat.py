@@ -30,13 +30,13 @@ def first_words(sequence, rng):
 
 
 def kinds(folder):
-    held = MemoryStore.of(rows(0, 4))
+    held = MemoryStore.from_sequences(rows(0, 4))
     return [
         held,
         write_arrow(folder / "a", rows(4, 5), shard_bytes=200),
-        DatasetStore.of(list(rows(9, 3)), [i % 5 for i in range(9, 12)]),
-        Somebodys(MemoryStore.of(rows(12, 4))),
-        MemoryStore.of(rows(10, 9)).take([6, 7]),
+        DatasetStore.from_dataset(list(rows(9, 3)), [i % 5 for i in range(9, 12)]),
+        Somebodys(MemoryStore.from_sequences(rows(12, 4))),
+        MemoryStore.from_sequences(rows(10, 9)).take([6, 7]),
     ]
 
 
@@ -55,7 +55,7 @@ def test_stores_of_all_kinds_are_one_store(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_over_parts_are_those_of_one_store(tmp_path, workers):
     store = concat_stores(kinds(tmp_path))
-    one = MemoryStore.of(rows(0, 18))
+    one = MemoryStore.from_sequences(rows(0, 18))
     joined = list(Loader(store, Bucketed(5), seed=3, num_workers=workers))
     for found, due in zip(joined, Loader(one, Bucketed(5), seed=3), strict=True):
         assert found["x"].equal(due["x"])
@@ -76,12 +76,17 @@ def test_a_loader_over_parts_goes_on_where_it_was(tmp_path):
 
 
 def test_parts_keep_their_ids_or_are_numbered_through():
-    bare = concat_stores([MemoryStore.of(rows(0, 2, ids=False)), MemoryStore.of(rows(0, 3, False))])
+    bare = concat_stores(
+        [
+            MemoryStore.from_sequences(rows(0, 2, ids=False)),
+            MemoryStore.from_sequences(rows(0, 3, False)),
+        ]
+    )
     assert bare.keys(np.arange(5)) == ["0", "1", "2", "3", "4"]
     mixed = concat_stores(
         [
-            MemoryStore.of(rows(0, 2)).select("x", "y"),
-            MemoryStore.of(rows(0, 2, False)).select("x", "y"),
+            MemoryStore.from_sequences(rows(0, 2)).select("x", "y"),
+            MemoryStore.from_sequences(rows(0, 2, False)).select("x", "y"),
         ]
     )
     assert mixed.keys([3, 0, 2]) == ["3", "u0", "2"]
@@ -94,7 +99,7 @@ def test_splits_of_parts_are_those_of_one_store(tmp_path):
     def ids(view):
         return list(view.ids)
 
-    store, one = concat_stores(kinds(tmp_path)), MemoryStore.of(rows(0, 18))
+    store, one = concat_stores(kinds(tmp_path)), MemoryStore.from_sequences(rows(0, 18))
     for by in (None, "note", "y"):
         for found, due in zip(folds(store, 3, by=by), folds(one, 3, by=by), strict=True):
             assert [ids(view) for view in found] == [ids(view) for view in due]
@@ -104,7 +109,7 @@ def test_splits_of_parts_are_those_of_one_store(tmp_path):
 
 
 def test_views_of_one_store_are_one_view_of_it():
-    store = MemoryStore.of(rows(0, 6))
+    store = MemoryStore.from_sequences(rows(0, 6))
     view = concat_stores([store.take([1, 2]), store.take([2, 0])])
     assert isinstance(view, View)
     assert view.base is store
@@ -119,8 +124,8 @@ def test_views_of_one_store_are_one_view_of_it():
 
 
 def test_parts_may_have_other_names_and_another_order_of_fields():
-    a = MemoryStore.of([{"x": [1, 2], "y": 1}])
-    b = MemoryStore.of([{"label": 2, "load": [3]}]).rename({"load": "x", "label": "y"})
+    a = MemoryStore.from_sequences([{"x": [1, 2], "y": 1}])
+    b = MemoryStore.from_sequences([{"label": 2, "load": [3]}]).rename({"load": "x", "label": "y"})
     store = concat_stores([a, b])
     check_store(store, [{"x": [1, 2], "y": 1}, {"x": [3], "y": 2}], methods=())
     check_store(
@@ -129,14 +134,14 @@ def test_parts_may_have_other_names_and_another_order_of_fields():
 
 
 def test_an_axis_that_one_part_has_no_field_of_is_left_out():
-    a = MemoryStore.of([{"x": [1, 2], "t": [1]}], axes={"t": "text"})
-    store = concat_stores([a.select("x"), MemoryStore.of([{"x": [3]}])])
+    a = MemoryStore.from_sequences([{"x": [1, 2], "t": [1]}], axes={"t": "text"})
+    store = concat_stores([a.select("x"), MemoryStore.from_sequences([{"x": [3]}])])
     assert dict(store.lengths_of).keys() == {"time"}
     assert store.lengths.tolist() == [2, 1]
 
 
 def test_a_fingerprint_is_of_the_parts_and_their_order():
-    a, b = MemoryStore.of([[1]]), MemoryStore.of([[2]])
+    a, b = MemoryStore.from_sequences([[1]]), MemoryStore.from_sequences([[2]])
     prints = {
         concat_stores(list(one)).fingerprint for one in [(a, b), (b, a), (a, a), (a, b, a), (a,)]
     }
@@ -146,8 +151,8 @@ def test_a_fingerprint_is_of_the_parts_and_their_order():
 
 
 def test_other_fields_are_refused_and_both_are_shown():
-    a = MemoryStore.of([{"x": np.zeros((2, 3), np.float32), "y": 1}])
-    b = MemoryStore.of([{"x": np.zeros((2, 3)), "label": 1}])
+    a = MemoryStore.from_sequences([{"x": np.zeros((2, 3), np.float32), "y": 1}])
+    b = MemoryStore.from_sequences([{"x": np.zeros((2, 3)), "label": 1}])
     with pytest.raises(ConfigError) as caught:
         concat_stores([a, a, b])
     assert str(caught.value).splitlines() == [
@@ -162,7 +167,7 @@ def test_other_fields_are_refused_and_both_are_shown():
 
 
 def test_transforms_that_are_the_same_are_carried_on():
-    a, b = (MemoryStore.of(rows(first, 6)) for first in (0, 6))
+    a, b = (MemoryStore.from_sequences(rows(first, 6)) for first in (0, 6))
     views = [measure_lengths(one, first_words) for one in (a, b)]
     both = concat_stores(views)
     assert both.lengths.tolist() == [min(2, i % 5) for i in range(12)]
@@ -175,7 +180,7 @@ def test_transforms_that_are_the_same_are_carried_on():
 
 
 def test_errors_name_the_part_and_its_own_sequence(tmp_path):
-    a, b = MemoryStore.of(rows(0, 3)), write_arrow(tmp_path / "b", rows(3, 3))
+    a, b = MemoryStore.from_sequences(rows(0, 3)), write_arrow(tmp_path / "b", rows(3, 3))
     store = concat_stores([a, b])
     place = locate_sequence(store, 4)
     assert (place.dataset, place.sequence, place.key) == (str(tmp_path / "b"), 1, "u4")
@@ -186,7 +191,7 @@ def test_errors_name_the_part_and_its_own_sequence(tmp_path):
         store.read(np.array([[6, 0, 1]]), ["x"])
     items = list(rows(0, 3))
     items[1] = {**items[1], "x": items[1]["x"][:0]}
-    broken = concat_stores([a, DatasetStore.of(items, [0, 1, 2])])
+    broken = concat_stores([a, DatasetStore.from_dataset(items, [0, 1, 2])])
     with pytest.raises(DataError, match="item 1, field 'x'"):
         list(broken)
     loader = Loader(broken, Fixed(6, empty="drop"), on_error="mask", prefetch=0)
@@ -196,7 +201,7 @@ def test_errors_name_the_part_and_its_own_sequence(tmp_path):
 
 
 def test_many_titles_are_cut():
-    parts = [MemoryStore.of([[i]]) for i in range(5)]
+    parts = [MemoryStore.from_sequences([[i]]) for i in range(5)]
     assert isinstance(concat_stores(parts), ConcatStore)
     assert concat_stores(parts).title.endswith("MemoryStore(1 sequences) and 2 more)")
     assert as_sequence_store(concat_stores(parts)).stores == tuple(parts)

@@ -86,8 +86,8 @@ def test_every_store_knows_where_its_sequences_lie(tmp_path):
     stores = {
         open_arrow(root): f'{root} shard 2 ("part-00002.arrow"), sequence 2 ("s2")',
         open_foreign(tmp_path / "p.parquet"): f"{tmp_path / 'p.parquet'}",
-        MemoryStore.of(rows): 'memory, sequence 2 ("s2")',
-        DatasetStore.of(dict(enumerate(rows)), [0, 1, 2]): "dataset, sequence 2",
+        MemoryStore.from_sequences(rows): 'memory, sequence 2 ("s2")',
+        DatasetStore.from_dataset(dict(enumerate(rows)), [0, 1, 2]): "dataset, sequence 2",
     }
     for store, words in stores.items():
         assert isinstance(store, SupportsLocation)

@@ -81,7 +81,7 @@ def test_a_dataset_of_dicts_is_a_store(methods):
 @pytest.mark.slow
 def test_a_process_that_is_started_reads_a_dataset():
     lengths = [len(row["x"]) for row in rows.ROWS]
-    check_store(DatasetStore.of(rows.Items(), lengths), rows.ITEMS, methods=("spawn",))
+    check_store(DatasetStore.from_dataset(rows.Items(), lengths), rows.ITEMS, methods=("spawn",))
 
 
 def test_loaders_over_a_dataset_keep_their_promises():
@@ -131,9 +131,9 @@ def test_a_function_of_lengths_that_raises_stop_iteration_is_named():
 
 
 def test_counting_lengths_shows_a_bar(capfd):
-    DatasetStore.of(Dicts(), lambda item: len(item["x"]), progress=True)
+    DatasetStore.from_dataset(Dicts(), lambda item: len(item["x"]), progress=True)
     assert "counting lengths" in capfd.readouterr().err
-    DatasetStore.of(Dicts(), lambda item: len(item["x"]), progress=False)
+    DatasetStore.from_dataset(Dicts(), lambda item: len(item["x"]), progress=False)
     assert not capfd.readouterr().err
 
 
@@ -167,7 +167,7 @@ def test_a_subset_is_a_dataset_too():
 
 def test_a_field_may_be_named_as_none_per_item():
     data = Items({"x": np.zeros(2), "v": np.zeros(2)}, {"x": np.zeros(3), "v": np.ones(2)})
-    store = DatasetStore.of(data, [2, 3], axes={"v": None})
+    store = DatasetStore.from_dataset(data, [2, 3], axes={"v": None})
     assert store.fields["v"] == Field("float64", (2,), None)
     check_store(store, list(data.items))
 
@@ -233,7 +233,7 @@ def test_an_item_with_another_number_of_parts_is_an_error():
     with pytest.raises(
         ConfigError, match="an item must have one part for each of a, but has 2 parts"
     ):
-        DatasetStore.of(Items((np.zeros(2), 1)), [2], names=["a"])
+        DatasetStore.from_dataset(Items((np.zeros(2), 1)), [2], names=["a"])
 
 
 def test_what_a_dataset_raises_says_which_item_it_was():
@@ -308,7 +308,7 @@ def test_a_first_item_that_cannot_be_read_is_refused():
     ):
         resolve_store(Items(np.zeros((2, 0))), lengths=[2])
     with pytest.raises(ConfigError, match=r"no field 'z'. Choose one of x"):
-        DatasetStore.of(Items(np.zeros(2)), [2], axes={"z": None})
+        DatasetStore.from_dataset(Items(np.zeros(2)), [2], axes={"z": None})
 
 
 def test_an_empty_dataset_is_refused():

@@ -32,18 +32,18 @@ ROWS = [
 
 
 def make_store():
-    return MemoryStore.of(ROWS)
+    return MemoryStore.from_sequences(ROWS)
 
 
 def of_dataset():
-    return DatasetStore.of(ROWS, [len(row["x"]) for row in ROWS])
+    return DatasetStore.from_dataset(ROWS, [len(row["x"]) for row in ROWS])
 
 
 STORES = {
     "memory": make_store,
     "dataset": of_dataset,
     "somebody's": lambda: View(Somebodys(make_store())),
-    "numbers": lambda: MemoryStore.of([{"x": row["x"]} for row in ROWS]),
+    "numbers": lambda: MemoryStore.from_sequences([{"x": row["x"]} for row in ROWS]),
     "take": lambda: make_store().take([7, 3, 39, 0]),
     "copies": lambda: make_store().take([7, 3, 7]),
     "slice": lambda: make_store()[30:4:-3],

@@ -17,7 +17,7 @@ from seqdata_testing.stores import check_store
 
 
 def test_plain_arrays_are_a_store_with_the_field_x():
-    store = MemoryStore.of([np.arange(3), np.arange(2)])
+    store = MemoryStore.from_sequences([np.arange(3), np.arange(2)])
     assert isinstance(store, Store)
     assert store.fields == {"x": Field("int64", (), "time")}
     assert store.lengths.tolist() == [3, 2]
@@ -29,12 +29,16 @@ def test_plain_arrays_are_a_store_with_the_field_x():
     assert (len(column), column.dtype, column.shape) == (2, np.int64, ())
 
 
+def test_the_earlier_name_of_the_constructor_works():
+    assert MemoryStore.of([[1], [2, 3]]).lengths.tolist() == [1, 2]
+
+
 def test_dicts_have_ids_axes_and_fields_per_sequence():
     rows = [
         {"id": "a", "mel": np.ones((2, 3)), "text": b"xyz", "y": 1, "note": "p"},
         {"id": "b", "mel": np.ones((4, 3)), "text": b"", "y": 2, "note": ""},
     ]
-    store = MemoryStore.of(rows, axes={"mel": "audio", "text": "text"})
+    store = MemoryStore.from_sequences(rows, axes={"mel": "audio", "text": "text"})
     assert store.keys([1, 0]) == ["b", "a"]
     assert store.lengths.tolist() == [2, 4]  # no `time`: the first axis
     columns = store.read(np.array([[1, 1, 3], [0, 0, 0]]), store.fields, axis="audio")
@@ -47,19 +51,19 @@ def test_dicts_have_ids_axes_and_fields_per_sequence():
 
 def test_given_arrays_are_copied():
     given = np.zeros(3)
-    store = MemoryStore.of([given])
+    store = MemoryStore.from_sequences([given])
     given[:] = 1
     assert store.read(np.array([[0, 0, 3]]), ["x"])["x"][0].tolist() == [0, 0, 0]
 
 
 def test_an_arrow_table_is_a_store():
-    store = MemoryStore.of(pa.table({"id": ["a", "b"], "x": [[1], [2, 3]]}))
+    store = MemoryStore.from_sequences(pa.table({"id": ["a", "b"], "x": [[1], [2, 3]]}))
     assert store.lengths.tolist() == [1, 2]
     assert store.keys([0]) == ["a"]
 
 
 def test_a_pickled_store_carries_its_data():
-    store = MemoryStore.of([{"id": "a", "x": [1, 2], "ok": True}])
+    store = MemoryStore.from_sequences([{"id": "a", "x": [1, 2], "ok": True}])
     again = pickle.loads(pickle.dumps(store))
     assert again.fingerprint == store.fingerprint
     assert again.keys([0]) == ["a"]
@@ -78,39 +82,45 @@ def test_a_pickled_store_carries_its_data():
 )
 def test_the_fingerprint_is_of_ids_schema_and_content(other):
     first = [{"id": "a", "x": [1, 2]}]
-    assert MemoryStore.of(first).fingerprint == MemoryStore.of(first).fingerprint
-    assert MemoryStore.of(other).fingerprint != MemoryStore.of(first).fingerprint
-    assert len(MemoryStore.of(first).fingerprint) == 32
+    assert (
+        MemoryStore.from_sequences(first).fingerprint
+        == MemoryStore.from_sequences(first).fingerprint
+    )
+    assert (
+        MemoryStore.from_sequences(other).fingerprint
+        != MemoryStore.from_sequences(first).fingerprint
+    )
+    assert len(MemoryStore.from_sequences(first).fingerprint) == 32
 
 
 def test_an_empty_list_is_an_error():
     with pytest.raises(
         ConfigError, match=r"`sequences` must hold at least one sequence, .* but is empty"
     ):
-        MemoryStore.of([])
+        MemoryStore.from_sequences([])
 
 
 def test_a_sequence_unlike_the_first_is_an_error_that_names_it():
     with pytest.raises(
         DecodeError, match=r"sequence 1, field 'x': must have dtype int64 .*, but has float64"
     ):
-        MemoryStore.of([[1], [1.5]])
+        MemoryStore.from_sequences([[1], [1.5]])
 
 
 def test_an_id_that_two_sequences_have_is_an_error_that_names_both():
     with pytest.raises(DecodeError, match="sequence 2: the id must be unique, but 'a' is also"):
-        MemoryStore.of([{"id": name, "x": [1]} for name in "aba"])
+        MemoryStore.from_sequences([{"id": name, "x": [1]} for name in "aba"])
 
 
 def test_a_span_that_is_not_there_is_an_error():
-    column = MemoryStore.of([[1], [1, 2]]).read(np.array([[1, 0, 3]]), ["x"])["x"]
+    column = MemoryStore.from_sequences([[1], [1, 2]]).read(np.array([[1, 0, 3]]), ["x"])["x"]
     text = "memory: sequence 1, field 'x': timesteps must be in 0..2, but 0..3 were requested"
     with pytest.raises(ConfigError, match=text):
         column[0]
 
 
 def test_sequences_without_a_timestep_are_kept():
-    store = MemoryStore.of([np.empty(0), np.empty(0)])
+    store = MemoryStore.from_sequences([np.empty(0), np.empty(0)])
     assert store.lengths.tolist() == [0, 0]
     assert store.fingerprint
     assert store.read(np.array([[1, 0, 0]]), ["x"])["x"][0].shape == (0,)
@@ -166,7 +176,9 @@ def test_a_polars_frame_is_a_store():
         for row, kind in zip(rows, "uvu", strict=True)
     ]
     check_store(store, due)
-    series = MemoryStore.of(frame.select("v"), axes={"v": "time"})  # unless `axes` says otherwise
+    series = MemoryStore.from_sequences(
+        frame.select("v"), axes={"v": "time"}
+    )  # unless `axes` says otherwise
     assert series.lengths.tolist() == [2, 2, 2]
 
 

@@ -99,4 +99,4 @@ def test_stored_sequences_are_read_as_they_were_given(data_set, shard_bytes):
 @given(data_sets())
 def test_sequences_in_memory_are_read_as_they_were_given(data_set):
     axes, rows = data_set
-    check(MemoryStore.of(iter(rows), axes), axes, rows, np.random.default_rng(0))
+    check(MemoryStore.from_sequences(iter(rows), axes), axes, rows, np.random.default_rng(0))

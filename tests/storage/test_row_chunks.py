@@ -12,7 +12,7 @@ LENGTHS = [3, 0, 5, 1, 0, 0, 12, 2]
 
 
 def make_store():
-    return MemoryStore.of([
+    return MemoryStore.from_sequences([
         {"x": np.arange(length) + 100 * number, "y": number, "id": f"u{number}"}
         for number, length in enumerate(LENGTHS)
     ])  # fmt: skip
@@ -48,5 +48,5 @@ def test_sequences_that_end_in_the_first_chunks_are_counted(size):
 
 
 def test_a_field_without_timesteps_has_no_chunks():
-    store = MemoryStore.of([{"x": np.zeros(0)}, {"x": np.zeros(0)}])
+    store = MemoryStore.from_sequences([{"x": np.zeros(0)}, {"x": np.zeros(0)}])
     assert list(RowChunks.along(store, "time", 4)) == []

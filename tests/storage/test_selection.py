@@ -89,8 +89,8 @@ def test_fields_are_renamed_all_at_once():
     for names, text in [
         (["x"], "names must be {'old': 'new'}"),
         ({"z": "a"}, "rename: no field 'z'"),
-        ({"x": ""}, "the new name of 'x' must be a string, but is ''"),
-        ({"x": 3}, "the new name of 'x' must be a string, but is 3"),
+        ({"x": ""}, "the new name of 'x' must be a non-empty string, but is ''"),
+        ({"x": 3}, "the new name of 'x' must be a non-empty string, but is 3"),
         ({"x": "y"}, "must have a name of its own, but two would be 'y'. Choose another"),
     ]:
         with pytest.raises((ConfigError, UnknownNameError), match=text):
@@ -132,10 +132,12 @@ def test_each_part_of_a_selection_is_in_its_digest():
 @pytest.mark.parametrize(
     "store",
     [
-        MemoryStore.of([{"x": [1]}, {"x": [2]}]),
-        MemoryStore.of([{"x": [1], "id": "a"}, {"x": [2], "id": "b"}]),
-        concat_stores([MemoryStore.of([{"x": [1]}]), MemoryStore.of([{"x": [2]}])]),
-        MemoryStore.of([{"x": [1]}, {"x": [2]}]).select("x"),
+        MemoryStore.from_sequences([{"x": [1]}, {"x": [2]}]),
+        MemoryStore.from_sequences([{"x": [1], "id": "a"}, {"x": [2], "id": "b"}]),
+        concat_stores(
+            [MemoryStore.from_sequences([{"x": [1]}]), MemoryStore.from_sequences([{"x": [2]}])]
+        ),
+        MemoryStore.from_sequences([{"x": [1]}, {"x": [2]}]).select("x"),
     ],
     ids=["numbered", "named", "several", "view"],
 )

@@ -47,7 +47,7 @@ def test_a_split_stays_when_data_is_appended_or_reordered():
 
 def test_a_split_is_the_same_on_disk_and_in_memory(tmp_path):
     rows = [{"id": f"u{i}", "x": [i]} for i in range(40)]
-    stored, held = write_arrow(tmp_path, rows, shard_bytes=99), MemoryStore.of(rows)
+    stored, held = write_arrow(tmp_path, rows, shard_bytes=99), MemoryStore.from_sequences(rows)
     parts = {"a": 0.5, "b": 0.5}
     assert numbers(split(stored, parts)["a"]) == numbers(split(held, parts)["a"])
 
@@ -68,7 +68,7 @@ def test_a_split_by_a_field_keeps_its_values_together(by):
 
 
 def test_a_split_of_more_sequences_than_are_hashed_together(tmp_path):
-    store = MemoryStore.of([[0]] * 70_000)
+    store = MemoryStore.from_sequences([[0]] * 70_000)
     parts = split(store, {"a": 0.5, "b": 0.5})
     assert abs(len(parts["a"]) - 35_000) < 1_000
 
@@ -195,7 +195,7 @@ def every_kind(folder, count, *, ids):
     from pyarrow import feather, parquet
 
     rows = list(rows_of(count, ids=ids))
-    held = MemoryStore.of(rows)
+    held = MemoryStore.from_sequences(rows)
     table = pyarrow.Table.from_pylist([{**row, "x": row["x"].tolist()} for row in rows])
     parquet.write_table(table, folder / "t.parquet", row_group_size=37)
     feather.write_feather(table, folder / "t.feather", compression="uncompressed")
@@ -204,7 +204,7 @@ def every_kind(folder, count, *, ids):
         "arrow": write_arrow(folder / "store", rows, shard_bytes=700),
         "parquet": open_foreign(folder / "t.parquet"),
         "feather": open_foreign(folder / "t.feather"),
-        "dataset": DatasetStore.of(rows, held.lengths),
+        "dataset": DatasetStore.from_dataset(rows, held.lengths),
         "somebody's": Foreign(held),
         "view": held.take(np.arange(count)),
         "view of somebody's": View(Foreign(held), np.arange(count)),
@@ -242,7 +242,7 @@ def test_a_number_splits_as_its_value_not_as_its_type():
 
     def at(values):
         rows = [{"x": [0], "by": value} for value in values]
-        return numbers(split(MemoryStore.of(rows), parts, by="by", seed=2)["a"])
+        return numbers(split(MemoryStore.from_sequences(rows), parts, by="by", seed=2)["a"])
 
     for dtype in (np.int8, np.uint8, np.int32, np.uint64):
         assert at(np.arange(40, dtype=dtype)) == at(np.arange(40))
@@ -260,7 +260,7 @@ def test_long_texts_are_looked_at_in_smaller_runs(monkeypatch):
     monkeypatch.setattr(splitting, "IDS_PER_PASS", 8)
     monkeypatch.setattr(ids, "IDS_PER_PASS", 8)
     rows = [{"x": [0], "doc": str(i) * (1 if i < 1500 else 2_000)} for i in range(1_600)]
-    store, sizes = MemoryStore.of(rows), []
+    store, sizes = MemoryStore.from_sequences(rows), []
     parts = split(store, {"a": 0.5, "b": 0.5}, by="doc")
     for run, _ in splitting._iter_hashes("split", store, 0, "doc"):
         sizes.append(len(run))
@@ -282,7 +282,7 @@ def test_the_texts_of_a_sequence_that_is_not_there_are_an_error(tmp_path):
         ):
             stores[kind].raw_texts("level", np.array([0]))
     with pytest.raises(ConfigError, match=r"must be in \[0, 5\), but is -3"):
-        MemoryStore.of([[0]] * 5).raw_texts(None, np.array([1, -3]))
+        MemoryStore.from_sequences([[0]] * 5).raw_texts(None, np.array([1, -3]))
 
 
 def test_ids_that_lie_outside_of_their_shard_are_an_error_of_split(tmp_path):
@@ -303,7 +303,7 @@ def shares(parts):
 @pytest.mark.parametrize("count", [10, 11, 997])
 @pytest.mark.parametrize("fractions", [(0.8, 0.2), (0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3)])
 def test_exact_parts_have_their_fractions(count, fractions):
-    store = MemoryStore.of(rows_of(count))
+    store = MemoryStore.from_sequences(rows_of(count))
     parts = split(store, {str(i): one for i, one in enumerate(fractions)}, exact=True)
     assert sorted(np.concatenate([view.numbers for view in parts.values()])) == [*range(count)]
     for view, fraction in zip(parts.values(), fractions, strict=True):
@@ -314,7 +314,7 @@ def test_exact_parts_have_their_fractions(count, fractions):
 
 
 def test_exact_parts_of_groups_count_the_groups():
-    store = MemoryStore.of(rows_of(210))
+    store = MemoryStore.from_sequences(rows_of(210))
     parts = split(store, {"a": 5 / 7, "b": 2 / 7}, by="speaker", exact=True)
     assert shares(parts) == {"a": 150, "b": 60}
     speakers = [{one["speaker"] for one in view} for view in parts.values()]
@@ -322,15 +322,15 @@ def test_exact_parts_of_groups_count_the_groups():
 
 
 def test_few_sequences_change_their_exact_part_when_data_is_appended():
-    before = split(MemoryStore.of(rows_of(1000)), {"a": 0.8, "b": 0.2}, exact=True)
-    after = split(MemoryStore.of(rows_of(1010)), {"a": 0.8, "b": 0.2}, exact=True)
+    before = split(MemoryStore.from_sequences(rows_of(1000)), {"a": 0.8, "b": 0.2}, exact=True)
+    after = split(MemoryStore.from_sequences(rows_of(1010)), {"a": 0.8, "b": 0.2}, exact=True)
     moved = set(before["b"].numbers.tolist()) - set(after["b"].numbers.tolist())
     assert len(moved) <= 10
 
 
 @pytest.mark.parametrize("by", ["level", "raw", "gain"])
 def test_stratified_parts_and_folds_have_every_value_evenly(by):
-    store = MemoryStore.of(rows_of(523))
+    store = MemoryStore.from_sequences(rows_of(523))
     fractions = {"train": 0.7, "val": 0.2, "test": 0.1}
     values = np.array([hash(one[by]) for one in store])
     parts = split(store, fractions, stratify=by)
@@ -348,7 +348,7 @@ def test_stratified_parts_and_folds_have_every_value_evenly(by):
 
 
 def test_stratified_folds_keep_copies_together():
-    once = MemoryStore.of(rows_of(60))
+    once = MemoryStore.from_sequences(rows_of(60))
     copies = [*range(60), *range(0, 60, 3), 9, 9]
     whole = [set(val.numbers.tolist()) for _, val in folds(once, 4, stratify="level")]
     for (train, val), expected in zip(
@@ -386,7 +386,7 @@ def test_stratified_folds_keep_copies_together():
 )
 def test_divisions_that_cannot_be_are_refused(change, text):
     with pytest.raises(ConfigError, match=text):
-        change(MemoryStore.of(rows_of(20)))
+        change(MemoryStore.from_sequences(rows_of(20)))
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -20,7 +20,7 @@ ROWS = [{"id": f"s{n}", "x": np.arange(n + 1, dtype=np.int32), "y": n} for n in 
 @pytest.fixture(params=["arrow", "webdataset", "memory"])
 def store(request, tmp_path):
     if request.param == "memory":
-        return MemoryStore.of(ROWS)
+        return MemoryStore.from_sequences(ROWS)
     return write_store(tmp_path / "store", ROWS, format=request.param)
 
 
@@ -50,7 +50,7 @@ def test_a_sequence_or_a_field_that_is_not_there_is_refused(store):
 
 
 def test_numbers_name_sequences_where_there_are_no_ids():
-    store = MemoryStore.of([[1], [2, 3]])
+    store = MemoryStore.from_sequences([[1], [2, 3]])
     assert store.keys([1, 0]) == ["1", "0"]
     assert store.raw_texts(None, np.array([1, 0]))[0].tobytes() == b"10"
     with pytest.raises(ConfigError, match=r"must be in \[0, 2\), but is 2"):
@@ -78,7 +78,7 @@ def test_what_loading_asks_of_a_store_is_a_capability(tmp_path):
     store = write_store(tmp_path / "store", ROWS)
     assert isinstance(store, SupportsLocality)
     assert store.folder == tmp_path / "store"
-    assert MemoryStore.of(ROWS).folder is None
+    assert MemoryStore.from_sequences(ROWS).folder is None
     assert isinstance(store.take([1]), SupportsBase)
     assert not isinstance(store, SupportsBase)
     joined = concat([store, open_store(ROWS)])

@@ -6,7 +6,7 @@ from tests.storage.rows import AXES, ROWS
 
 
 def test_a_store_is_text_with_fields_and_lengths(monkeypatch):
-    store = MemoryStore.of(ROWS, axes=AXES)
+    store = MemoryStore.from_sequences(ROWS, axes=AXES)
     assert repr(store).splitlines() == [
         "MemoryStore(7 sequences)",
         "  id    str      per sequence",

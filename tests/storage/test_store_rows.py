@@ -27,14 +27,16 @@ def stores(tmp_path_factory):
     from pyarrow import parquet
 
     folder = tmp_path_factory.mktemp("kinds")
-    held = MemoryStore.of(ROWS, axes=AXES)
+    held = MemoryStore.from_sequences(ROWS, axes=AXES)
     rows = [{"id": row["id"], "x": row["x"].tolist(), "y": row["y"]} for row in ROWS]
     parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "t.parquet")
     return {
         "memory": held,
         "arrow": write_arrow(folder / "store", ROWS, axes=AXES),
         "view": held.take(np.arange(7)[::-1]).take(np.arange(7)[::-1]),
-        "dataset": DatasetStore.of([{k: r[k] for k in ("id", "x", "y")} for r in ROWS], range(7)),
+        "dataset": DatasetStore.from_dataset(
+            [{k: r[k] for k in ("id", "x", "y")} for r in ROWS], range(7)
+        ),
         "foreign": open_foreign(folder / "t.parquet"),
         "somebody's": as_sequence_store(Somebodys(held)),
         "selected": held.rename({"y": "label"}).rename({"label": "y"}),
@@ -67,14 +69,14 @@ def test_every_store_shows_a_sequence_by_number(stores, kind):
 
 
 def test_what_is_no_number_is_told_what_to_use():
-    store = MemoryStore.of(ROWS, axes=AXES)
+    store = MemoryStore.from_sequences(ROWS, axes=AXES)
     for wrong in (1.5, True, [0, 1], np.array([1])):
         with pytest.raises(ConfigError, match=r"by its index or id, but is .*`take`"):
             store[wrong]
 
 
 def test_sequences_without_ids_are_named_by_their_numbers():
-    store = MemoryStore.of([[1, 2], [3], [4, 5]]).take([2, 0])
+    store = MemoryStore.from_sequences([[1, 2], [3], [4, 5]]).take([2, 0])
     assert [one["id"] for one in store] == ["2", "0"]
 
 
@@ -87,7 +89,7 @@ def test_iterating_reads_many_at_once_and_holds_few():
             return super().read(spans, fields, axis=axis)
 
     rows = [np.arange(3)] * 200
-    assert len(list(as_sequence_store(Counted(MemoryStore.of(rows))))) == 200
+    assert len(list(as_sequence_store(Counted(MemoryStore.from_sequences(rows))))) == 200
     assert reads == [64, 64, 64, 8]
 
 
@@ -100,7 +102,7 @@ def test_where_takes_a_function_and_reads_only_what_it_asks_for():
             reads.extend(fields)
             return super().read(spans, fields, axis=axis)
 
-    store = as_sequence_store(Told(MemoryStore.of(ROWS, axes=AXES)))
+    store = as_sequence_store(Told(MemoryStore.from_sequences(ROWS, axes=AXES)))
     assert store.where(lambda sequence: sequence["y"] == 1).numbers.tolist() == [1, 4]
     assert reads == ["y"]
     assert store.where(lambda sequence: sequence["id"] in ("u2", "u5")).numbers.tolist() == [2, 5]
@@ -128,7 +130,7 @@ def test_the_mapping_that_a_function_is_given_is_one_of_fields():
             sequence["nte"]
         return True
 
-    assert len(MemoryStore.of(ROWS, axes=AXES).where(look)) == 7
+    assert len(MemoryStore.from_sequences(ROWS, axes=AXES).where(look)) == 7
 
 
 @pytest.mark.parametrize(
@@ -144,17 +146,19 @@ def test_the_mapping_that_a_function_is_given_is_one_of_fields():
 )
 def test_an_answer_that_is_no_bool_is_refused(answer, text):
     with pytest.raises(ConfigError, match=text):
-        MemoryStore.of([[1], [2]]).where(lambda sequence: answer)
+        MemoryStore.from_sequences([[1], [2]]).where(lambda sequence: answer)
 
 
 def test_an_error_in_the_function_says_at_which_sequence():
     with pytest.raises(ZeroDivisionError) as caught:
-        MemoryStore.of([[1], [0]]).where(lambda sequence: 1 // int(sequence["x"][0]) > 0)
+        MemoryStore.from_sequences([[1], [0]]).where(
+            lambda sequence: 1 // int(sequence["x"][0]) > 0
+        )
     assert "sequence 1" in caught.value.__notes__[0]
 
 
 def test_fields_are_selected_and_renamed():
-    store = MemoryStore.of(ROWS, axes=AXES)
+    store = MemoryStore.from_sequences(ROWS, axes=AXES)
     view = store.select("y", "x").rename({"x": "mel"}).take([5, 2])
     assert list(view.fields) == ["y", "mel"]
     assert view.base is store
@@ -172,7 +176,7 @@ def test_fields_are_selected_and_renamed():
 
 
 def test_exchanged_names_read_each_other():
-    store = MemoryStore.of([{"a": [1, 2], "b": [3, 4]}]).rename({"a": "b", "b": "a"})
+    store = MemoryStore.from_sequences([{"a": [1, 2], "b": [3, 4]}]).rename({"a": "b", "b": "a"})
     assert store[0]["a"].tolist() == [3, 4]
     assert store[0]["b"].tolist() == [1, 2]
 
@@ -189,19 +193,22 @@ def test_exchanged_names_read_each_other():
         (lambda store: store.select(), "at least one field must be named"),
         (lambda store: store.rename({"nte": "a"}), "rename: no field 'nte'; did you mean 'note'"),
         (lambda store: store.rename({"x": "y"}), "but two would be 'y'. Choose another name, or"),
-        (lambda store: store.rename({"x": 3}), "the new name of 'x' must be a string, but is 3"),
+        (
+            lambda store: store.rename({"x": 3}),
+            "the new name of 'x' must be a non-empty string, but is 3",
+        ),
         (lambda store: store.rename("x"), "names must be {'old': 'new'}, but are 'x'"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(change, text):
     with pytest.raises(ConfigError, match=text):
-        change(MemoryStore.of(ROWS, axes=AXES))
+        change(MemoryStore.from_sequences(ROWS, axes=AXES))
 
 
 def test_a_view_with_a_transform_keeps_its_fields():
     from seqdata.loading.measure_lengths import measure_lengths
 
-    store = MemoryStore.of([[1, 1, 2], [3]])
+    store = MemoryStore.from_sequences([[1, 1, 2], [3]])
     view = measure_lengths(store.rename({"x": "t"}), lambda sequence, rng: {"t": sequence["t"][:1]})
     assert view.lengths.tolist() == [1, 1]
     assert view.names == {"t": "x"}
@@ -214,7 +221,7 @@ def test_a_view_with_a_transform_keeps_its_fields():
 
 
 def test_a_fingerprint_is_of_what_is_selected_and_how_it_is_named():
-    store = MemoryStore.of(ROWS, axes=AXES)
+    store = MemoryStore.from_sequences(ROWS, axes=AXES)
     prints = [
         store.fingerprint,
         store.select("x").fingerprint,
@@ -234,7 +241,7 @@ def test_a_fingerprint_is_of_what_is_selected_and_how_it_is_named():
 
 
 def test_parts_are_split_by_renamed_fields():
-    store = MemoryStore.of([{"x": [i], "note": f"n{i % 20}"} for i in range(99)])
+    store = MemoryStore.from_sequences([{"x": [i], "note": f"n{i % 20}"} for i in range(99)])
     for base in (store, Somebodys(store)):
         due = split(store, {"a": 0.5, "b": 0.5}, by="note")
         found = split(
@@ -246,21 +253,21 @@ def test_parts_are_split_by_renamed_fields():
 
 
 def test_a_store_is_a_table_in_a_notebook():
-    page = MemoryStore.of([{"<x>": [1, 2]}, {"<x>": [1]}])._repr_html_()
+    page = MemoryStore.from_sequences([{"<x>": [1, 2]}, {"<x>": [1]}])._repr_html_()
     assert "<td>&lt;x&gt;</td><td>int64</td><td>(time,)</td>" in page
     assert page.count("<rect") == 2
     assert not re.search("<x>", page)
 
 
 def test_a_store_that_is_iterated_can_be_written_again(tmp_path):
-    store = MemoryStore.of(ROWS, axes=AXES)
+    store = MemoryStore.from_sequences(ROWS, axes=AXES)
     again = write_arrow(tmp_path / "s", list(store), axes=AXES)
     assert again.fields == store.fields
     assert [dict(one).keys() for one in StoreSequences(store, "id")] == [row.keys() for row in ROWS]
 
 
 def test_what_is_not_a_sequence_store_is_wrapped_once():
-    theirs = Somebodys(MemoryStore.of([[1], [2, 3]]))
+    theirs = Somebodys(MemoryStore.from_sequences([[1], [2, 3]]))
     view = as_sequence_store(theirs)
     assert isinstance(view, View)
     assert view.base is theirs
@@ -273,7 +280,7 @@ def test_what_is_not_a_sequence_store_is_wrapped_once():
 
 def test_ids_that_a_field_of_numbers_hides_are_left_out_with_a_warning(tmp_path):
     rows = [{"id": 7, "name": "a", "x": [1]}, {"id": 8, "name": "b", "x": [2]}]
-    store = MemoryStore.of(rows, key="name")
+    store = MemoryStore.from_sequences(rows, key="name")
     with pytest.warns(SeqDataWarning, match="field 'id' does not hold strings; rename it with"):
         assert [row["id"] for row in StoreSequences(store, "id")] == [7, 8]
     for number, key in ("number", "id"), ("id", "name"):  # what the warning says
@@ -284,10 +291,10 @@ def test_ids_that_a_field_of_numbers_hides_are_left_out_with_a_warning(tmp_path)
 
 
 def test_ids_are_a_field_where_sequences_are_to_be_numbered():
-    store = View(MemoryStore.of(ROWS, axes=AXES)).select("x")
+    store = View(MemoryStore.from_sequences(ROWS, axes=AXES)).select("x")
     assert "id" not in store.fields
     assert [row["id"] for row in StoreSequences(store, "")] == [row["id"] for row in ROWS]
-    assert [*next(iter(StoreSequences(MemoryStore.of([[1], [2]]), "")))] == ["x"]
+    assert [*next(iter(StoreSequences(MemoryStore.from_sequences([[1], [2]]), "")))] == ["x"]
 
 
 def test_a_sequence_does_not_list_every_number():
@@ -295,7 +302,7 @@ def test_a_sequence_does_not_list_every_number():
     values[3] = np.nan
     row = {"id": "a", "x": values, "short": [1, 2], "t": "<" * 99, "nan": np.full(20, np.nan)}
     rows = [{**row, "short": np.array([1, 2]).repeat(10)[:20]}]
-    sequence = MemoryStore.of(rows)[0]
+    sequence = MemoryStore.from_sequences(rows)[0]
     assert isinstance(sequence, dict)
     text = repr(sequence)
     assert "'x': <float32 (20, 2), 0 to 39>" in text
@@ -305,17 +312,17 @@ def test_a_sequence_does_not_list_every_number():
 
 
 def test_a_short_sequence_is_shown_as_a_dict():
-    sequence = MemoryStore.of([{"id": "a", "x": np.arange(3), "b": b"12"}])[0]
+    sequence = MemoryStore.from_sequences([{"id": "a", "x": np.arange(3), "b": b"12"}])[0]
     assert repr(sequence) == repr(dict(sequence))
 
 
 def test_a_histogram_of_an_axis_that_there_is_not_is_an_error():
     with pytest.raises(UnknownNameError, match="store: no axis 'tme'; did you mean 'time'"):
-        MemoryStore.of([{"x": np.arange(3)}]).plot(axis="tme")
+        MemoryStore.from_sequences([{"x": np.arange(3)}]).plot(axis="tme")
 
 
 def test_each_axis_has_a_histogram():
-    store = MemoryStore.of([{"x": np.arange(3), "y": np.arange(9)}], axes={"y": "text"})
+    store = MemoryStore.from_sequences([{"x": np.arange(3), "y": np.arange(9)}], axes={"y": "text"})
     figure = store.plot()
     assert [axes.get_xlabel() for axes in figure.axes] == [
         "length along 'time', timesteps",

@@ -3,6 +3,8 @@
 Tar shards show the rest: resumed writing, buckets, orders (plugins/seqdata-webdataset/tests).
 """
 
+import os
+import resource
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +22,7 @@ from seqdata.backends import (
     make_shard_index,
     write_files,
 )
-from seqdata.errors import ConfigError, DecodeError
+from seqdata.errors import ConfigError, DecodeError, IncompleteDatasetError
 
 HEAD = 2  # bytes: the sizes of key and values
 
@@ -80,10 +82,15 @@ class Pairs(IndexedFormat):
 
 BACKEND = FormatBackend(Pairs())
 ROWS = [{"id": f"r{n}", "x": np.arange(n, dtype=np.uint8)} for n in range(1, 9)]
+ENDS = {0, 3, 4, 6, 7}  # rows that are the first or the last of a file
 
 
 def write(location, rows=ROWS, **options):
     return write_files(location, rows, BACKEND, shard_bytes=20, progress=False, **options)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_files_are_read_as_they_were_written(tmp_path):
@@ -105,8 +112,62 @@ def test_files_are_replaced_only_if_asked(tmp_path):
         ConfigError, match=r"must be an empty folder, but holds 'shard-000000\.pairs'"
     ):
         write(tmp_path / "w", ROWS[:2])
+    (tmp_path / "w" / "seqdata-index" / "shard-000002.pairs.idx").touch()
     assert len(write(tmp_path / "w", ROWS[:2], overwrite=True)) == 2
-    assert sorted(path.name for path in (tmp_path / "w").glob("*.pairs")) == ["shard-000000.pairs"]
+    assert sorted(content(tmp_path / "w")) == ["index.idx", "shard-000000.pairs", "shards.json"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_where_the_renaming_of_files_stops_the_same_call_goes_on(tmp_path, monkeypatch, overwrite):
+    """Files that are in place already are not written again, whichever rename was the last."""
+    folder, rename = tmp_path / "w", os.replace
+    write(tmp_path / "whole")
+    stops = 0
+    while True:
+        if overwrite:
+            write(folder, ROWS[:3])
+        done = []
+
+        def replace(source, target, done=done, limit=stops):
+            if folder in target.parents and ".seqdata-tmp" not in str(target):
+                if len(done) == limit:
+                    raise OSError("disk is gone")
+                done.append(target.name)
+            rename(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", replace)
+            try:
+                write(folder, overwrite=overwrite)
+                break
+            except OSError:
+                assert len(done) == stops
+        with pytest.raises(IncompleteDatasetError, match="was not finished writing"):
+            BACKEND(folder)
+        kept = [{**row, "x": row["x"] + (number not in ENDS)} for number, row in enumerate(ROWS)]
+        write(folder, kept, overwrite=overwrite)  # only the ends of shards are compared
+        assert content(folder) == content(tmp_path / "whole")
+        for path in [*(folder / "seqdata-index").iterdir(), *folder.glob("*.pairs")]:
+            path.unlink()
+        (folder / "seqdata-index").rmdir()
+        stops += 1
+    assert done[-2:] == ["index.idx", "shards.json"]
+    assert stops == len(list(folder.glob("*.pairs"))) + 2
+
+
+@pytest.mark.parametrize("given", [list, iter])
+def test_the_note_on_sequences_that_may_not_end_is_for_those_that_are_not_counted(tmp_path, given):
+    """A limit of the size of files stands for a full disk: the system call fails likewise."""
+    rows = [{"x": np.full(250, 1, dtype=np.uint8)}] * 400
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(IncompleteDatasetError, match="File too large") as caught:
+            write_files(tmp_path, given(rows), BACKEND, shard_bytes=90_000, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    notes = getattr(caught.value, "__notes__", [])
+    assert any("it is not known how many" in note for note in notes) == (given is iter)
 
 
 def test_an_id_that_occurs_twice_leaves_nothing(tmp_path):

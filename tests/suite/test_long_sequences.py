@@ -112,6 +112,8 @@ def test_a_store_is_written_once(tmp_path, monkeypatch):
         ({"mode": "stream"}, "`mode` must be 'windows' or 'tbptt', but is 'stream'"),
         ({"read": "twice"}, "`read` must be 'in_place' or 'write_once', but is 'twice'"),
         ({"scale": "minmax"}, "`scale` must be 'standard'"),
+        ({"continuous": True}, "`continuous` requires mode='tbptt', but mode is 'windows'"),
+        ({"mode": "tbptt", "continuous": 1}, "`continuous` must be True or False, but is 1"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(options, message):
@@ -160,3 +162,14 @@ def test_audio_of_several_rates_is_refused_before_training():
     for row in rows:
         row["rate"] = 16000
     data_of(rows, fields="audio").setup("fit")
+
+
+def test_one_recording_fills_all_lanes_of_a_continuous_stream():
+    split = {"along": "time", "train": 0.9, "val": 0.1}
+    data = LongSequenceDataModule(
+        [np.arange(1_000.0)], mode="tbptt", lanes=3, chunk=100, continuous=True, split=split
+    )
+    batches = list(data.train_dataloader())
+    assert [tuple(batch["x"].shape) for batch in batches] == [(3, 100)] * 3
+    assert sorted(np.concatenate([batch["x"].ravel() for batch in batches])) == list(range(900))
+    assert batches[1]["x"][:, 0].tolist() == [100, 400, 700]

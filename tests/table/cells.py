@@ -68,7 +68,7 @@ def _parquet(folder: Path) -> Any:
 
 
 STORES: dict[str, Callable[[Path], Any]] = {
-    "memory": lambda folder: MemoryStore.of(ROWS, axes=AXES),
+    "memory": lambda folder: MemoryStore.from_sequences(ROWS, axes=AXES),
     "arrow": _arrow,
     "take": lambda folder: _arrow(folder).take([7, 3, 3, 0, 9, 1]),
     "where of take": lambda folder: _arrow(folder).take(range(9, -1, -1)).where([True, False] * 5),

@@ -12,7 +12,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,7 @@ def index_arrays(
     find_begin: Callable[[str], int | None],
     describe: Callable[[str], StoredArray],
     is_chunked: bool,
+    default_id: str | None = None,
 ) -> FileIndex:
     """Return the index of a file.
 
@@ -140,11 +141,14 @@ def index_arrays(
             others.
         describe: ``describe(path)`` returns the positions of the chunks of an array.
         is_chunked: Whether to index by chunk even if the file can be read in place.
+        default_id: Id of the sequence of a file that is one; None: its name.
 
     Raises:
         DecodeError: If the arrays do not match the options.
     """
     layout = find_layout(tree, options)
+    if layout.ids is None and default_id is not None:
+        layout = replace(layout, ids=[default_id])
     arrays = {node.path: node for laid in layout.fields.values() for node in laid.arrays}
     begins = {path: _find_native(node, find_begin) for path, node in arrays.items()}
     if not is_chunked and all(begin is not None for begin in begins.values()):
@@ -292,7 +296,8 @@ def parse_notes(name: str, pieces: NDArray[np.uint8]) -> FileSequences:
 def _parse_array(facts: Mapping[str, Any]) -> ChunkedArray:
     return ChunkedArray(
         facts["path"], np.dtype(facts["dtype"]), tuple(facts["shape"]), tuple(facts["chunks"]),
-        base64.b64decode(facts["fill"]), _make_codec(facts), is_padded=facts["padded"],
+        base64.b64decode(facts["fill"]), _make_codec(facts), facts.get("order", "C"),
+        facts["padded"],
     )  # fmt: skip
 
 

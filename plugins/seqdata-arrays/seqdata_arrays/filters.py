@@ -1,4 +1,4 @@
-"""Decoding of the filters of HDF5.
+"""Decoding of the filters of HDF5, and of the members of ``.npz``.
 
 gzip and shuffle are decoded without HDF5, in any thread. Other filters are decoded by HDF5, from a
 file in memory that holds the one chunk, so that no handle of HDF5 outlives a call or a fork. Reads:
@@ -19,7 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 GZIP, SHUFFLE = 1, 2
-_FAST = {GZIP, SHUFFLE}
+ZIP = -8
+"""Deflate of a member of a zip archive, which HDF5 does not have; its parameter is the size of the
+header before the values.
+"""
+_FAST = {GZIP, SHUFFLE, ZIP}
+_ZLIB, _ZLIB_OR_GZIP, _RAW = 15, 47, -15  # window sizes, which also say what is around the data
 
 
 def _find_zlib() -> Any:
@@ -60,18 +65,27 @@ class FilterPipeline:
         for code, _, parameters in reversed(active):
             if code == GZIP:
                 content = inflate(content, size)
+            elif code == ZIP:
+                content = inflate(content, size + parameters[0], _RAW)[parameters[0] :]
             else:
                 content = unshuffle(content, parameters[0] if parameters else 1)
         return content
 
 
-def inflate(stored: Any, size: int) -> bytes:
-    """Decompress zlib or gzip data of at most ``size`` decompressed bytes.
+def inflate(stored: Any, size: int, window: int | None = None) -> bytes:
+    """Decompress data of at most ``size`` decompressed bytes.
+
+    Args:
+        stored: The compressed bytes.
+        size: Maximum number of decompressed bytes.
+        window: Window size of zlib; None: zlib or gzip, as the first bytes say.
 
     Raises:
         ValueError: If the data is damaged or cut off, or decompresses to more bytes.
     """
-    stream = fast_zlib.decompressobj(47 if bytes(stored[:2]) == b"\x1f\x8b" else 15)
+    if window is None:
+        window = _ZLIB_OR_GZIP if bytes(stored[:2]) == b"\x1f\x8b" else _ZLIB
+    stream = fast_zlib.decompressobj(window)
     try:
         content: bytes = stream.decompress(stored, size + 1)
         if not stream.eof and len(content) <= size:  # the checksum at the end may be left

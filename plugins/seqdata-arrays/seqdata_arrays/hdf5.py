@@ -1,10 +1,11 @@
-"""The backend for HDF5 and NetCDF files, read in place where possible, else chunk by chunk.
+"""The backends for HDF5, NetCDF and NumPy files, read in place where possible, else by chunk.
 
 Reads: indexes of files, and chunks. Makes: a store.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -21,33 +22,31 @@ from seqdata.backends import (
     Location,
     ShardStore,
 )
-from seqdata.errors import DecodeError
+from seqdata.errors import ConfigError, DecodeError
 from seqdata.protocols import Store
 from seqdata_arrays.array_index import CHUNK, MASK, MISSING, NOTES, ROW, TEXT, parse_notes
 from seqdata_arrays.chunk_store import ChunkStore
 from seqdata_arrays.chunked_array import Bytes
-from seqdata_arrays.hdf5_file import SUFFIXES, HDF5Format
+from seqdata_arrays.hdf5_file import SUFFIXES as HDF5_SUFFIXES
+from seqdata_arrays.hdf5_file import HDF5Format
 from seqdata_arrays.layout import ArrayOptions
+from seqdata_arrays.numpy_file import SUFFIXES as NUMPY_SUFFIXES
+from seqdata_arrays.numpy_file import NumPyFormat
 
 
 @dataclass(frozen=True, kw_only=True)
-class HDF5(ArrayOptions):
-    """Backend for HDF5 and NetCDF files.
+class ArrayFiles(ArrayOptions):
+    """Base of the backends for files of arrays.
 
     Contiguous arrays in the byte order of this machine are memory-mapped and read in place; others
     are read and decoded chunk by chunk. Files are indexed when they are first opened, with
     checksums of all data that is read.
-
-    Examples:
-        >>> open_store("rec.h5", backend=HDF5(fields=["acc"]))  # doctest: +SKIP
     """
 
-    suffixes = SUFFIXES
-
     @property
-    def _format(self) -> HDF5Format:
+    @abstractmethod
+    def _format(self) -> HDF5Format | NumPyFormat:
         """Format of the files, without ``cache_bytes``, on which indexes do not depend."""
-        return HDF5Format(replace(self, cache_bytes=0))
 
     def __call__(
         self,
@@ -109,6 +108,64 @@ class HDF5(ArrayOptions):
         if CHUNK not in str(error):
             raise error
         return FormatBackend(replace(self._format, is_chunked=True))(location, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HDF5(ArrayFiles):
+    """Backend for HDF5 and NetCDF files.
+
+    Contiguous arrays in the byte order of this machine are memory-mapped and read in place; others
+    are read and decoded chunk by chunk. Files are indexed when they are first opened, with
+    checksums of all data that is read.
+
+    Examples:
+        >>> open_store("rec.h5", backend=HDF5(fields=["acc"]))  # doctest: +SKIP
+    """
+
+    suffixes = HDF5_SUFFIXES
+
+    @property
+    def _format(self) -> HDF5Format:
+        """Format of the files, without ``cache_bytes``, on which indexes do not depend."""
+        return HDF5Format(replace(self, cache_bytes=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumPy(ArrayFiles):
+    """Backend for the files of ``numpy.save`` and ``numpy.savez``.
+
+    An array of a ``.npy`` file is the field ``x``, and its first dimension is time. The arrays of a
+    ``.npz`` file are fields of their names; one without a dimension is a value per sequence. The id
+    is the name of the file without its suffix. Arrays are memory-mapped and read in place, also
+    those of ``numpy.savez``. Those of ``numpy.savez_compressed``, in Fortran order or in another
+    byte order are decoded, each as a whole. Files are indexed when they are first opened, with
+    checksums of all data that is read.
+
+    ``per``, ``lengths``, ``offsets``, ``ids`` and ``axes`` are for ``.npz``. Files of NumPy have
+    no attributes and no packed numbers.
+
+    Examples:
+        >>> open_store("recordings/", backend=NumPy(fields={"acc": "x"}))  # doctest: +SKIP
+
+    Raises:
+        ConfigError: If an option is invalid.
+    """
+
+    suffixes = NUMPY_SUFFIXES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, unset in (("attributes", None), ("raw", False)):
+            if getattr(self, name) is not unset:
+                raise ConfigError(
+                    f"NumPy: `{name}` must be left out, since files of NumPy have no attributes, "
+                    f"but is {getattr(self, name)!r}"
+                )
+
+    @property
+    def _format(self) -> NumPyFormat:
+        """Format of the files, without ``cache_bytes``, on which indexes do not depend."""
+        return NumPyFormat(replace(self, cache_bytes=0))
 
 
 def wrap_store(store: ShardStore, cache_bytes: int, keys: str) -> Store:

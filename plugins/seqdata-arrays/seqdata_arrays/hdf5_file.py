@@ -6,8 +6,10 @@ Reads: structure of files, classic NetCDF among them. Makes: an index.
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,27 +41,35 @@ _SINGLE = (
 )  # types of a value that NetCDF-4 keeps as an array of one
 
 
-class _FileView(io.RawIOBase):
-    """File object over a ``RandomAccessFile``, from which h5py reads."""
+class FileView(io.RawIOBase):
+    """File object over a ``RandomAccessFile``."""
 
     def __init__(self, file: RandomAccessFile) -> None:
         self._file = file
         self._at = 0
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
     def tell(self) -> int:
+        """Return the position in bytes."""
         return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, self._file.size)[whence]
-        return self._at
+        """Set the position in bytes, and return it."""
+        position = offset + (0, self._at, self._file.size)[whence]
+        if position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._at = position
+        return position
 
     def readinto(self, buffer: Any) -> int:
+        """Copy the next bytes into a buffer; return their number."""
         content = self._file.read(self._at, self._at + len(buffer))
         buffer[: len(content)] = content
         self._at += len(content)
@@ -95,7 +105,7 @@ class HDF5Format:
                 file.name, classic.tree, self.options, find_begin=classic.find_begin,
                 describe=classic.describe, is_chunked=self.is_chunked,
             )  # fmt: skip
-        with h5py.File(_FileView(file), "r") as opened:
+        with h5py.File(FileView(file), "r") as opened:
             return index_arrays(
                 file.name, _read_tree(opened), self.options,
                 find_begin=lambda path: _find_begin(opened[path]),
@@ -120,7 +130,7 @@ def _read_tree(opened: h5py.File) -> Tree:
 
 def _make_node(path: str, item: h5py.Dataset) -> ArrayNode:
     dtype, is_text = item.dtype, h5py.check_string_dtype(item.dtype) is not None
-    is_number = not is_text and dtype.kind in "biuf"
+    is_number = not is_text and dtype.kind in "biuf" and 0 not in item.shape[1:]
     if is_number and h5py.h5t.py_create(dtype) != item.id.get_type():
         is_number = False  # of another precision or layout than NumPy's
     return ArrayNode(
@@ -167,7 +177,7 @@ def _describe_array(item: h5py.Dataset) -> StoredArray:
     if item.is_virtual or properties.get_external_count():
         raise DecodeError.at(
             f"array {item.name!r} must be stored in this file, but is stored in others (virtual or "
-            "external). Copy it into one file with `h5repack`"
+            "external). Copy it into one file with `h5repack -l CONTI IN OUT`"
         )
     chunks = item.chunks
     if kind != h5py.h5d.CHUNKED or chunks is None:

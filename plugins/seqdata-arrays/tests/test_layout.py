@@ -110,6 +110,7 @@ def test_attributes_and_single_values_are_fields_of_a_sequence(tmp_path):
         ({"x": np.float64(3)}, {}, "must hold an array of numbers with a dimension for time"),
         ({"x": [b"a", b"b"]}, {}, r"array 'x' must hold numbers, but holds strings \[2\].*`field"),
         ({"x": np.zeros(3, "c8")}, {}, "array 'x' must hold numbers, but holds complex64"),
+        ({"x": np.zeros((3, 0))}, {}, r"array 'x' must hold numbers, but holds float64 \[3, 0\]"),
         ({"a/x": [1], "b/y": [1]}, {}, r"that hold arrays of the same names, but holds a: 'x'"),
         ({"a/x": [1], "b/x": [1.5]}, {}, r"'x' must be int64 \[1\] as in 'a/x'.*float64 \[1\]"),
         ({"a/x": [1], "b/y": [1]}, {"fields": ["x", "y"]}, "array 'y' of field 'y' in group 'a'"),

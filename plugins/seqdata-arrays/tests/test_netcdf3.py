@@ -275,7 +275,8 @@ def test_classic_and_other_files_are_one_store(tmp_path):
 def test_the_suffixes_are_those_that_the_package_claims():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     claimed = project["project"]["entry-points"]["seqdata.suffixes"]
-    assert claimed == dict.fromkeys(HDF5().suffixes, "hdf5") | {".zarr": "zarr"}
+    expected = {".zarr": "zarr", ".npy": "numpy", ".npz": "numpy"}
+    assert claimed == dict.fromkeys(HDF5().suffixes, "hdf5") | expected
 
 
 def long_file(folder, sequences, **options):

@@ -305,7 +305,7 @@ class CollatorContract:
         """Return a loader of the sequences with a collator."""
         from seqdata.loading.loader import Loader  # torch is imported only if needed
 
-        store = MemoryStore.of(self.sequences)
+        store = MemoryStore.from_sequences(self.sequences)
         return Loader(store, Fixed(self.batch_size, shuffle=False), collator=collator, **options)
 
     def list_contents(self, collator: Any, **options: Any) -> list[dict[str, Any]]:

@@ -26,7 +26,9 @@ from seqdata_testing.loaders import (
 )
 from seqdata_testing.recorder import LoaderFactory, play_rank, record_rows
 
-STORE = MemoryStore.of([{"x": np.arange(1, 2 + k), "y": k, "name": f"n{k}"} for k in range(7)])
+STORE = MemoryStore.from_sequences(
+    [{"x": np.arange(1, 2 + k), "y": k, "name": f"n{k}"} for k in range(7)]
+)
 GOOD = LoaderFactory(STORE, Bucketed(2), prefetch=0)
 LANES = LoaderFactory(STORE, FewLanes(5, 2), prefetch=0)
 ALONE = World(0, 1)

@@ -27,7 +27,7 @@ ROWS = [{"x": np.arange(3)}, {"x": np.arange(2)}]
 
 class TestMemoryStore(StoreContract):
     def make(self, folder, sequences):
-        return MemoryStore.of(sequences)
+        return MemoryStore.from_sequences(sequences)
 
 
 class TestArrowStore(StoreContract):
@@ -61,7 +61,7 @@ SEQUENCES = [
     {"x": np.arange(1), "name": "b"},
     {"x": np.arange(0), "name": "c"},
 ]
-STORE = MemoryStore.of(SEQUENCES)
+STORE = MemoryStore.from_sequences(SEQUENCES)
 
 
 def untouched(columns):
@@ -126,7 +126,7 @@ def test_ids_are_compared_where_they_are_given():
 def test_a_field_may_be_named_id():
     sequences = [{"id": np.int64(7 - n), **row} for n, row in enumerate(SEQUENCES)]
     renamed = [{"number": row["id"], "x": row["x"], "name": row["name"]} for row in sequences]
-    store = MemoryStore.of(renamed).rename({"number": "id"})
+    store = MemoryStore.from_sequences(renamed).rename({"number": "id"})
     assert "id" in store.fields
     check_description(store, sequences)
 
@@ -256,7 +256,7 @@ def test_wrong_raw_texts_are_found():
     ],
 )
 def test_a_store_that_shows_other_sequences_is_found(monkeypatch, name, wrong, message):
-    store = MemoryStore.of(ROWS)
+    store = MemoryStore.from_sequences(ROWS)
     check_looks(store, ROWS)
     monkeypatch.setattr(MemoryStore, name, wrong, raising=False)
     with pytest.raises(ConformanceError, match=message):

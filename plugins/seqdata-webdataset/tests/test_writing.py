@@ -82,7 +82,7 @@ def test_another_scheme_is_not_gone_on_with(tmp_path):
 
 
 def test_sequences_after_the_last_shard_are_not_gone_on_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(write_files, "_commit", stop)
+    monkeypatch.setattr(write_files, "commit", stop)
     with pytest.raises(KeyboardInterrupt):
         write_webdataset(tmp_path / "s", rows(38), shard_bytes=SHARD)
     monkeypatch.undo()

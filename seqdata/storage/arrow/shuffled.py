@@ -40,30 +40,30 @@ from seqdata.storage.store import ShardStore
 from seqdata.storage.store_rows import StoreSequences
 from seqdata.storage.views import take
 from seqdata.storage.writing.progress import FIRST_STEP, SECOND_STEP
-from seqdata.storage.writing.sharded_writer import ShardedWriter, is_part_list
+from seqdata.storage.writing.sharded_writer import ShardedWriter, chain_parts, is_part_list
 from seqdata.storage.writing.shards import check_same
 from seqdata.storage.writing.staging_dir import FIRST_PASS
 
 _CHUNK_ROWS = 1024  # maximum rows that are taken from a table at once
 _CHUNK_BYTES = 32 << 20  # of them, by the mean size of a row
-_CHUNK_NUMBERS = 1 << 16  # numbers that are Python objects at a time
+_CHUNK_INDICES = 1 << 16  # indices that are Python objects at a time
 
 
 @runtime_checkable
-class RowsByNumber(Protocol):
+class RowsByIndex(Protocol):
     """Sequences that can be read in any order."""
 
     def __len__(self) -> int:
         """Return the number of sequences."""
         ...
 
-    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
+    def rows_at(self, indices: NDArray[np.int64]) -> Iterator[Any]:
         """Return sequences by index, int64 (n,), in this order, as ``write_store`` takes them."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NumberedRows:
+class RowsWithAxes:
     """Sequences by index, at least one.
 
     Attributes:
@@ -71,7 +71,7 @@ class NumberedRows:
         axes: Field -> axis, extended as by ``normalize_sequences``.
     """
 
-    rows: RowsByNumber
+    rows: RowsByIndex
     axes: Axes | None
 
 
@@ -98,7 +98,7 @@ def draw_order(seed: int, count: int) -> NDArray[np.int64]:
         count: Number of sequences.
 
     Returns:
-        int64 (count,): the number, in the input, of each sequence that is written.
+        int64 (count,): the index, in the input, of each sequence that is written.
 
     Raises:
         ConfigError: If ``seed`` is out of range.
@@ -111,24 +111,24 @@ def draw_order(seed: int, count: int) -> NDArray[np.int64]:
 
 
 def shuffle_rows(
-    sequences: NumberedRows, *, seed: int, key: str, make_id: Callable[[int], str] = str
+    sequences: RowsWithAxes, *, seed: int, key: str, make_id: Callable[[int], str] = str
 ) -> ShuffledRows:
     """Return sequences in a random order, each with the id that it has in the input's order.
 
     Args:
         sequences: Sequences by index.
         seed: The seed of the order, in ``[0, 2**64)``.
-        key: The field of ids. It is added if sequences lack it, and holds their number in the
+        key: The field of ids. It is added if sequences lack it, and holds their index in the
             input; "": sequences are numbered as they are written.
-        make_id: Returns the added id of a number.
+        make_id: Returns the added id of an index in the input.
 
     Raises:
         ConfigError: If ``key`` names a field that does not hold strings, or a sequence is none.
     """
-    by_number = sequences.rows
-    order = draw_order(seed, len(by_number))
-    first_again = by_number.rows_at(np.zeros(1, dtype=np.int64))
-    items = itertools.chain(first_again, by_number.rows_at(order))
+    by_index = sequences.rows
+    order = draw_order(seed, len(by_index))
+    first_again = by_index.rows_at(np.zeros(1, dtype=np.int64))
+    items = itertools.chain(first_again, by_index.rows_at(order))
     rows, axes = normalize_sequences(items, sequences.axes)
     first = next(rows)
     added = key if key and key not in first else None
@@ -150,34 +150,34 @@ def _check_rows(
     """Yield sequences, with the field of ids where it is added.
 
     Raises:
-        DecodeError: If one is not a dict, or has the field that is added; with its number in the
+        DecodeError: If one is not a dict, or has the field that is added; with its index in the
             input.
     """
-    for number, row in zip(_iter_numbers(order), rows, strict=True):
+    for index, row in zip(_iter_indices(order), rows, strict=True):
         if not isinstance(row, Mapping):
             raise DecodeError.at(
-                f"sequence {number}: must be a dict of fields like sequence 0, but is a "
+                f"sequence {index}: must be a dict of fields like sequence 0, but is a "
                 f"{type(row).__name__}. Pass dicts throughout",
-                sequence=number,
+                sequence=index,
             )
         if added is None:
             yield row
             continue
         if added in row:
             raise DecodeError.at(
-                f"sequence {number}: must have the fields of sequence 0, but has {added!r} in "
+                f"sequence {index}: must have the fields of sequence 0, but has {added!r} in "
                 "addition. Give every sequence the same fields",
-                sequence=number,
+                sequence=index,
             )
-        yield {added: make_id(number), **row}
+        yield {added: make_id(index), **row}
 
 
-def _iter_numbers(numbers: NDArray[np.int64]) -> Iterator[int]:
-    for first in range(0, len(numbers), _CHUNK_NUMBERS):
-        yield from numbers[first : first + _CHUNK_NUMBERS].tolist()
+def _iter_indices(indices: NDArray[np.int64]) -> Iterator[int]:
+    for first in range(0, len(indices), _CHUNK_INDICES):
+        yield from indices[first : first + _CHUNK_INDICES].tolist()
 
 
-def find_random_access(sequences: Any, axes: Axes | None) -> NumberedRows | None:
+def find_random_access(sequences: Any, axes: Axes | None) -> RowsWithAxes | None:
     """Return sequences by index; None if they have no random access, or there are none.
 
     Args:
@@ -192,32 +192,32 @@ def find_random_access(sequences: Any, axes: Axes | None) -> NumberedRows | None
     if find_frame_library(sequences) == "pandas":
         frame = index_to_columns(sequences).reset_index(drop=True)
         refuse_missing_values(frame)
-        return NumberedRows(_FrameRows(frame, axes), axes) if len(frame) else None
+        return RowsWithAxes(_FrameRows(frame, axes), axes) if len(frame) else None
     if is_table(sequences):
         return _open_tables([to_arrow_table(sequences)], axes)
     if isinstance(sequences, StoreSequences):
-        return number_store(sequences, axes) if len(sequences) else None
-    if isinstance(sequences, RowsByNumber):
-        return NumberedRows(sequences, axes) if len(sequences) else None
+        return make_store_rows(sequences, axes) if len(sequences) else None
+    if isinstance(sequences, RowsByIndex):
+        return RowsWithAxes(sequences, axes) if len(sequences) else None
     is_array = isinstance(sequences, np.ndarray) and sequences.ndim > 0
     is_list = isinstance(sequences, Sequence) and not isinstance(sequences, str | bytes)
     if not (is_array or is_list) or not len(sequences):
         return None
     if not is_arrow_table(sequences[0]):
-        return NumberedRows(_ListRows(sequences), axes)
+        return RowsWithAxes(_ListRows(sequences), axes)
     tables = [to_arrow_table(table) for table in sequences if is_arrow_table(table)]
     is_alike = all(table.schema.equals(tables[0].schema) for table in tables)
     return _open_tables(tables, axes) if is_alike and len(tables) == len(sequences) else None
 
 
-def number_store(sequences: StoreSequences, axes: Axes | None) -> NumberedRows:
+def make_store_rows(sequences: StoreSequences, axes: Axes | None) -> RowsWithAxes:
     """Return the sequences of a store, at least one, by index.
 
     Args:
         sequences: The sequences.
         axes: Field -> axis, of all their fields that have one or are vectors.
     """
-    return NumberedRows(_StoreRows(sequences), axes)
+    return RowsWithAxes(_StoreRows(sequences), axes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,9 +229,9 @@ class _ListRows:
     def __len__(self) -> int:
         return len(self.items)
 
-    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
+    def rows_at(self, indices: NDArray[np.int64]) -> Iterator[Any]:
         """Return items by index."""
-        return (self.items[number] for number in _iter_numbers(numbers))
+        return (self.items[index] for index in _iter_indices(indices))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,9 +243,9 @@ class _StoreRows:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
+    def rows_at(self, indices: NDArray[np.int64]) -> Iterator[Any]:
         """Return sequences by index."""
-        return self.sequences.iter_view(take(self.sequences.store, numbers))
+        return self.sequences.iter_view(take(self.sequences.store, indices))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,10 +258,10 @@ class _FrameRows:
     def __len__(self) -> int:
         return len(self.frame)
 
-    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
+    def rows_at(self, indices: NDArray[np.int64]) -> Iterator[Any]:
         """Return rows by index."""
-        for first in range(0, len(numbers), _CHUNK_ROWS):
-            chunk = self.frame.iloc[numbers[first : first + _CHUNK_ROWS]]
+        for first in range(0, len(indices), _CHUNK_ROWS):
+            chunk = self.frame.iloc[indices[first : first + _CHUNK_ROWS]]
             yield from normalize_sequences(chunk, self.axes)[0]
 
 
@@ -271,7 +271,7 @@ class _TableRows:
 
     Attributes:
         batches: The record batches.
-        offsets: int64 (batches+1,), the number of each batch's first row.
+        offsets: int64 (batches+1,), the index of each batch's first row.
         chunk: Number of rows that are taken at once.
         axes: Field -> axis.
     """
@@ -284,28 +284,28 @@ class _TableRows:
     def __len__(self) -> int:
         return int(self.offsets[-1])
 
-    def rows_at(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
+    def rows_at(self, indices: NDArray[np.int64]) -> Iterator[Any]:
         """Return rows by index."""
-        for first in range(0, len(numbers), self.chunk):
-            yield from self._take(numbers[first : first + self.chunk])
+        for first in range(0, len(indices), self.chunk):
+            yield from self._take(indices[first : first + self.chunk])
 
-    def _take(self, numbers: NDArray[np.int64]) -> Iterator[Any]:
+    def _take(self, indices: NDArray[np.int64]) -> Iterator[Any]:
         """Return a few rows without joining all batches, as PyArrow would for a table."""
         import pyarrow as pa
 
-        owners = np.searchsorted(self.offsets, numbers, side="right") - 1
+        owners = np.searchsorted(self.offsets, indices, side="right") - 1
         by_owner = np.argsort(owners, kind="stable")
         starts = np.flatnonzero(np.diff(owners[by_owner], prepend=-1))
         pieces = []
-        for indices in np.split(by_owner, starts[1:]):
-            owner = owners[indices[0]]
-            rows = numbers[indices] - self.offsets[owner]
+        for positions in np.split(by_owner, starts[1:]):
+            owner = owners[positions[0]]
+            rows = indices[positions] - self.offsets[owner]
             pieces.append(self.batches[owner].take(pa.array(rows)))
         taken = list(normalize_sequences(pa.Table.from_batches(pieces), self.axes)[0])
         return (taken[at] for at in np.argsort(by_owner).tolist())
 
 
-def _open_tables(tables: Sequence[Any], axes: Axes | None) -> NumberedRows | None:
+def _open_tables(tables: Sequence[Any], axes: Axes | None) -> RowsWithAxes | None:
     """Return the rows of Arrow tables of one schema; None if there is none."""
     names = tables[0].schema.names
     check_unique_names(names)
@@ -322,7 +322,7 @@ def _open_tables(tables: Sequence[Any], axes: Axes | None) -> NumberedRows | Non
     offsets = np.cumsum([0, *counts], dtype=np.int64)
     for batch, first_row in zip(batches, offsets.tolist(), strict=False):
         refuse_missing_values(batch, first_row)
-    return NumberedRows(_TableRows(batches, offsets, chunk, axes), axes)
+    return RowsWithAxes(_TableRows(batches, offsets, chunk, axes), axes)
 
 
 def open_shuffled(
@@ -343,7 +343,7 @@ def open_shuffled(
         sequences: Sequences, a table, or a list of parts.
         axes: Field -> axis, as given by the user.
         seed: The seed of the order, in ``[0, 2**64)``.
-        make_id: Returns the id of a sequence by its number, where sequences have none.
+        make_id: Returns the id of a sequence by its index, where sequences have none.
 
     Raises:
         ConfigError: If these are not sequences, or their ids are not strings.
@@ -356,8 +356,8 @@ def open_shuffled(
             return shuffle_rows(found, seed=seed, key=key, make_id=make_id)
     rows = StoreSequences(_write_first_pass(writer, sequences, axes), key)
     writer.report.begin(SECOND_STEP, len(rows))
-    by_number = number_store(rows, {**rows.axes, **(axes or {})})
-    return shuffle_rows(by_number, seed=seed, key=key, make_id=make_id)
+    by_index = make_store_rows(rows, {**rows.axes, **(axes or {})})
+    return shuffle_rows(by_index, seed=seed, key=key, make_id=make_id)
 
 
 def _reads_at_random(sequences: Any) -> bool:
@@ -396,9 +396,7 @@ def _write_first_pass(writer: ShardedWriter, sequences: Any, axes: Axes | None) 
             root, sequences, axes=axes, shard_bytes=key.shard_bytes, key=key.key,
             executor=writer.executor, progress=writer.report, overwrite=True,
         )  # fmt: skip
-    if is_part_list(sequences):
-        sequences = itertools.chain.from_iterable(part() for part in sequences)
-    rows, axes = normalize_sequences(sequences, axes)
+    rows, axes = normalize_sequences(chain_parts(sequences), axes)
     first = next(rows)
     written = ArrowFormat(store.fields, key).digest(next(iter(StoreSequences(store, key.key))), 0)
     check_same(first, ArrowFormat(infer_fields(first, axes), key), 0, written)

@@ -1,6 +1,7 @@
-"""Writing an Arrow store: any iterable of sequences, all of it or nothing.
+"""Writing stores: any iterable of sequences, all of it or nothing.
 
-At a remote location the manifest is uploaded last.
+``StoreWriter`` writes files of any format; ``write_arrow`` writes Arrow files. At a remote location
+the manifest is uploaded last.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from seqdata.storage.local_files import has_digest, is_remote, local_path, refus
 from seqdata.storage.packing import pack_sequence, pack_sequences
 from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import WritableFiles
-from seqdata.storage.remote.upload import upload_store
+from seqdata.storage.remote.upload import UploadPlan, upload_store
 from seqdata.storage.schema import (
     PackedFields,
     check_axis_lengths,
@@ -43,13 +44,23 @@ from seqdata.storage.schema import (
 )
 from seqdata.storage.writing.progress import ProgressFn
 from seqdata.storage.writing.sharded_writer import (
+    Fields,
+    MakeFormat,
     ShardedWriter,
+    chain_parts,
     check_arguments,
     is_part_list,
     open_sharded_writer,
 )
-from seqdata.storage.writing.shards import FinishedShard, PackedShard, PackFn, ResumeKey
-from seqdata.storage.writing.staging_dir import commit
+from seqdata.storage.writing.shards import (
+    FilesT,
+    FinishedShard,
+    PackedShard,
+    PackFn,
+    ResumeKey,
+    ShardFormat,
+)
+from seqdata.storage.writing.staging_dir import StoreFiles, commit
 
 SHARD_BYTES = 256 << 20
 _PROGRESS_SEQUENCES = 1024  # maximum sequences between two reports of progress
@@ -57,67 +68,146 @@ _PROGRESS_BYTES = 1 << 24
 _COUNT_BYTES = 8  # of a count in a digest
 
 
-def write_remote(
-    location: str | os.PathLike[str],
-    remote: str | Remote | None,
-    write: Callable[[Path, bool], object],
-    *,
-    resume: bool,
-    overwrite: bool,
-) -> Store:
-    """Write a store to a URL and open it; raises as ``upload_store`` does.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Arguments of ``api.write_store`` for files of any format.
 
-    Args:
-        location: The URL of its folder.
-        remote: The options for reading and writing.
-        write: Called as ``write(folder, overwrite)``; writes a local store.
-        resume: Whether to resume what an earlier call wrote or uploaded.
+    Attributes:
+        axes: Field -> axis, as given.
+        shard_bytes: Size in bytes at which a shard is closed.
+        key: The field of ids.
+        executor: The executor that writes shards; None: threads of this process.
+        resume: Whether to continue where an earlier call stopped.
+        progress: Called with (sequences, bytes); True: a bar; None: a bar on a terminal.
         overwrite: Whether an existing store is replaced.
-    """
-    options = resolve_remote(remote)
-    upload_store(
-        os.fspath(location), options, _ArrowUpload(write), resume=resume, overwrite=overwrite
-    )
-    return open_remote(location, remote=options)
-
-
-@dataclass(frozen=True, slots=True)
-class _ArrowUpload:
-    """Upload of Arrow shards, lengths and a manifest.
-
-    Implements ``UploadPlan``.
+        remote: Options for a URL; None: the defaults.
+        shuffle: Seed of a random order of writing; None: the given order.
     """
 
-    make: Callable[[Path, bool], object]
+    axes: Axes | None
+    shard_bytes: int
+    key: str
+    executor: Executor | None
+    resume: bool
+    progress: bool | ProgressFn | None
+    overwrite: bool
+    remote: str | Remote | None
+    shuffle: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreWriter(UploadPlan, ABC, Generic[FilesT]):
+    """Writer of sequences as a store, in files of any format.
+
+    Attributes:
+        sequences: Sequences, a table, or a list of functions that return sequences.
+        options: The options.
+        format: Name of the format.
+        files: Names of the files of a store.
+        part_format: Returns the format of the shards of a part; None: all parts are one iterable.
+    """
+
+    sequences: Any
+    options: WriteOptions
+    format: str
+    files: StoreFiles
+    part_format: MakeFormat[FilesT] | None = None
 
     @property
     def last(self) -> str:
-        return MANIFEST
+        """Name of the file that is written last."""
+        return self.files.last
 
-    def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
-        del sent
-        if not overwrite and file_exists(files, MANIFEST):
-            raise ConfigError(
-                f"{files.location}: already contains a store. Choose another location, or pass "
-                "`overwrite=True`"
-            )
+    def save(self, location: str | os.PathLike[str]) -> Remote | None:
+        """Write to a folder or a URL; return the options of the URL, None for a folder.
 
-    def write(self, folder: Path, *, overwrite: bool) -> object:
-        return self.make(folder, overwrite)
+        Raises:
+            ConfigError: If an argument is invalid, or does not fit the existing files.
+            DecodeError: If a sequence is not like the first one, or not what was written before.
+            IncompleteDatasetError: If the disk is full.
+            RemoteReadError: If the URL cannot be reached.
+            WorkerDiedError: If the executor broke.
+        """
+        options = self.options
+        check_arguments(options.shard_bytes, options.executor)
+        if not is_remote(location):
+            refuse_remote(location, options.remote)
+            self.write(local_path(location), overwrite=options.overwrite)
+            return None
+        remote = resolve_remote(options.remote)
+        upload_store(
+            os.fspath(location), remote, self, resume=options.resume, overwrite=options.overwrite
+        )
+        return remote
 
-    def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
-        manifest = load_manifest(folder)
-        found = {
-            lengths_file.file: lengths_file.sha256 for lengths_file in manifest.lengths.values()
-        }
-        for shard in manifest.shards:
-            found[shard.file] = shard.sha256
-            if shard.checksums is not None:
-                found[shard.checksums.file] = shard.checksums.sha256
-        return [found]
+    def write(self, folder: Path, *, overwrite: bool) -> None:
+        """Write the store to a local folder; see ``save``."""
+        options, sequences, axes = self.options, self.sequences, self.options.axes
+        rows: Iterator[Any] = iter(())
+        shuffle, has_parts = options.shuffle, is_part_list(sequences)
+        part_format = self.part_format if has_parts else None
+        by_part = part_format if shuffle is None else None
+        resume_key = ResumeKey(
+            axes=None if axes is None else dict(axes), shard_bytes=options.shard_bytes,
+            key=options.key, algorithm=choose_algorithm(), format=self.format, shuffle=shuffle,
+            parts=len(sequences) if part_format else None,
+        )  # fmt: skip
+        if shuffle is None and by_part is None:
+            rows, axes = normalize_sequences(chain_parts(sequences), axes)
+        total = count_sequences(sequences) if by_part or not has_parts else None
+        with open_sharded_writer(
+            folder, self.files, resume_key, executor=options.executor, progress=options.progress,
+            total=total, overwrite=overwrite, resume=options.resume,
+        ) as writer:  # fmt: skip
+            if by_part is not None:
+                fields, shards = writer.write_parts(sequences, by_part)
+            else:
+                if shuffle is None:
+                    first = next(rows)
+                    rows = itertools.chain([first], rows)
+                else:
+                    found = open_shuffled(
+                        writer, sequences, axes, seed=shuffle, make_id=self.make_id
+                    )
+                    first, rows, axes = found.first, found.rows, found.axes
+                fields = infer_fields(first, axes)
+                shards = writer.write_rows(rows, self.make_format(fields, resume_key))
+            count = sum(finished.shard.sequences for finished in shards)
+            writer.report(count, sum(finished.size for finished in shards), total)
+            self.commit(folder, writer, fields, shards)
 
-    def old(self, files: WritableFiles) -> Iterable[str]:
-        return [name for name in files.names() if STORE_FILES.names.fullmatch(name)]
+    def make_id(self, number: int) -> str:
+        """Return the id of a sequence without one, where the order is random."""
+        return str(number)
+
+    @abstractmethod
+    def make_format(self, fields: Fields, resume_key: ResumeKey) -> ShardFormat[FilesT]:
+        """Return the format of shards.
+
+        Raises:
+            ConfigError: If sequences with these fields cannot be written.
+        """
+
+    @abstractmethod
+    def commit(
+        self,
+        root: Path,
+        writer: ShardedWriter,
+        fields: Fields,
+        shards: Sequence[FinishedShard[FilesT]],
+    ) -> None:
+        """Write what a store has besides its shards, and rename all files into place.
+
+        Args:
+            root: The folder of the store.
+            writer: The writer of the shards.
+            fields: Name -> field.
+            shards: All shards in order.
+
+        Raises:
+            DecodeError: If two sequences have one id.
+            IncompleteDatasetError: If the disk is full.
+        """
 
 
 def write_arrow(  # noqa: PLR0913
@@ -139,84 +229,20 @@ def write_arrow(  # noqa: PLR0913
 
     The first sequence determines the fields. The store appears once it is complete. A writer that
     fails leaves its finished shards, and the same call continues after them, to the same bytes.
-
-    Raises:
-        ConfigError: If an argument is invalid, or does not fit the existing files.
-        DecodeError: If a sequence is not like the first one, or not what was written before.
-        IncompleteDatasetError: If the disk is full.
-        WorkerDiedError: If the executor broke.
+    It raises as ``StoreWriter.save`` does.
     """
-    check_arguments(shard_bytes, executor)
-    if is_remote(location):
-        write_local = partial(
-            write_arrow, sequences=sequences, axes=axes, shard_bytes=shard_bytes, key=key,
-            executor=executor, resume=resume, progress=progress, shuffle=shuffle, rates=rates,
-        )  # fmt: skip
-        return _write_and_upload(location, write_local, remote, resume=resume, overwrite=overwrite)
-    refuse_remote(location, remote)
-    root = local_path(location)
-    parts = list(sequences) if is_part_list(sequences) else None
-    resume_key = ResumeKey(
-        axes=None if axes is None else dict(axes), shard_bytes=shard_bytes, key=key,
-        algorithm=choose_algorithm(), parts=None if parts is None else len(parts), shuffle=shuffle,
+    options = WriteOptions(
+        axes=axes, shard_bytes=shard_bytes, key=key, executor=executor, resume=resume,
+        progress=progress, overwrite=overwrite, remote=remote, shuffle=shuffle,
     )  # fmt: skip
-    in_order = parts is None and shuffle is None
-    rows, axes = normalize_sequences(sequences, axes) if in_order else (iter(()), axes)
-    total = None if parts and shuffle is not None else count_sequences(sequences)
-    with open_sharded_writer(
-        root, STORE_FILES, resume_key, executor=executor, progress=progress, total=total,
-        overwrite=overwrite, resume=resume,
-    ) as writer:  # fmt: skip
-        if shuffle is not None:
-            found = open_shuffled(writer, parts or sequences, axes, seed=shuffle)
-            fields, shards = _write_rows(writer, found.rows, found.axes, rates, found.first)
-        elif parts is not None:
-            fields, shards = writer.write_parts(parts, ArrowFormat)
-        else:
-            fields, shards = _write_rows(writer, rows, axes, rates)
-        moves = finalize(writer.folder, fields, shards, resume_key, rates)
-        count = sum(finished.shard.sequences for finished in shards)
-        writer.report(count, sum(finished.size for finished in shards), total)
-        commit(root, writer.folder, STORE_FILES, moves)
-    return open_local(root)
-
-
-def _write_rows(
-    writer: ShardedWriter,
-    rows: Iterator[Any],
-    axes: Axes | None,
-    rates: Mapping[str, Axis] | None,
-    first: Mapping[str, Any] | None = None,
-) -> tuple[Mapping[str, Field], list[FinishedShard[ArrowShard]]]:
-    """Write sequences; return their fields, and the shards in their order.
-
-    Args:
-        writer: The writer.
-        rows: The sequences, at least one.
-        axes: Field -> axis.
-        rates: Axis or field -> its clock.
-        first: The sequence that determines the fields; None: the first one of ``rows``.
-    """
-    if first is None:
-        first = next(rows)
-        rows = itertools.chain([first], rows)
-    fields = infer_fields(first, axes)
-    resolve_clocks(fields, list_axes(fields), rates or {})  # raises before anything is written
-    return fields, writer.write_rows(rows, ArrowFormat(fields, writer.resume_key))
-
-
-def _write_and_upload(
-    location: str | os.PathLike[str],
-    write_local: Callable[..., Store],
-    remote: str | Remote | None,
-    *,
-    resume: bool,
-    overwrite: bool,
-) -> Store:
-    def write(folder: Path, replaces: bool) -> object:
-        return write_local(folder, overwrite=replaces)
-
-    return write_remote(location, remote, write, resume=resume, overwrite=overwrite)
+    writer = _ArrowWriter(
+        sequences=sequences, options=options, format="arrow", files=STORE_FILES,
+        part_format=ArrowFormat, rates=rates or {},
+    )  # fmt: skip
+    resolved = writer.save(location)
+    if resolved is None:
+        return open_local(local_path(location))
+    return open_remote(location, remote=resolved)
 
 
 def count_sequences(sequences: object) -> int | None:
@@ -279,6 +305,53 @@ class ArrowFormat:
             and has_digest(folder / files.file, files.bytes, files.sha256)
             and has_digest(folder / checksums.file, checksums.bytes, checksums.sha256)
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ArrowWriter(StoreWriter[ArrowShard]):
+    """Writer of an Arrow store.
+
+    Attributes:
+        rates: Axis or field -> its clock.
+    """
+
+    rates: Mapping[str, Axis]
+
+    def make_format(self, fields: Fields, resume_key: ResumeKey) -> ArrowFormat:
+        resolve_clocks(fields, list_axes(fields), self.rates)  # raises before anything is written
+        return ArrowFormat(fields, resume_key)
+
+    def commit(
+        self,
+        root: Path,
+        writer: ShardedWriter,
+        fields: Fields,
+        shards: Sequence[FinishedShard[ArrowShard]],
+    ) -> None:
+        moves = finalize(writer.folder, fields, shards, writer.resume_key, self.rates)
+        commit(root, writer.folder, self.files, moves)
+
+    def check(self, files: WritableFiles, sent: Collection[str], *, overwrite: bool) -> None:
+        del sent
+        if not overwrite and file_exists(files, MANIFEST):
+            raise ConfigError(
+                f"{files.location}: already contains a store. Choose another location, or pass "
+                "`overwrite=True`"
+            )
+
+    def digests(self, folder: Path) -> Sequence[Mapping[str, str]]:
+        manifest = load_manifest(folder)
+        found = {
+            lengths_file.file: lengths_file.sha256 for lengths_file in manifest.lengths.values()
+        }
+        for shard in manifest.shards:
+            found[shard.file] = shard.sha256
+            if shard.checksums is not None:
+                found[shard.checksums.file] = shard.checksums.sha256
+        return [found]
+
+    def old(self, files: WritableFiles) -> Iterable[str]:
+        return [name for name in files.names() if self.files.names.fullmatch(name)]
 
 
 class _ArrowPacker:

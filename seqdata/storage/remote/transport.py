@@ -31,7 +31,11 @@ from urllib.parse import unquote
 
 from seqdata.errors import ConfigError, MissingShardError
 from seqdata.storage.data_location import DataLocation
-from seqdata.storage.remote.http_client import make_guarded_client
+from seqdata.storage.remote.http_client import (
+    WrongBodyError,
+    check_first_byte,
+    make_guarded_client,
+)
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import (
     FileStat,
@@ -46,7 +50,6 @@ from seqdata.storage.remote.retry import (
     make_changed_error,
     retry,
 )
-from seqdata.storage.remote.s3_client import read_s3
 from seqdata.storage.remote.urls import (
     PACKAGES,
     WEB,
@@ -332,7 +335,7 @@ class FsspecFiles:
             end, begun = min(stop, at + self._request_sizes.max_bytes), time.monotonic()
             try:
                 if self._scheme == "s3":
-                    body: bytes = read_s3(system, path, at, end, seconds)
+                    body: bytes = _read_s3(system, path, at, end, seconds)
                 else:
                     body = call_filesystem(system, "cat_file", (path,), seconds, start=at, end=end)
             except TimeoutError:
@@ -443,6 +446,45 @@ def call_filesystem(
     if not isinstance(system, AsyncFileSystem):
         return getattr(system, name)(*arguments, **more)
     return sync(system.loop, getattr(system, f"_{name}"), *arguments, timeout=seconds, **more)
+
+
+def _read_s3(system: Any, path: str, start: int, stop: int, seconds: float) -> bytes:
+    """Return bytes ``start:stop`` of an object of S3; ``s3fs`` does not check which ones came.
+
+    Args:
+        system: The file system of ``s3fs``.
+        path: Bucket and key, maybe with a version.
+        start: First byte.
+        stop: One past the last byte.
+        seconds: Timeout.
+
+    Raises:
+        WrongBodyError: If the answer has other bytes.
+    """
+    from fsspec.asyn import sync
+
+    body: bytes = sync(system.loop, _request_s3, system, path, start, stop, timeout=seconds)
+    return body
+
+
+async def _request_s3(system: Any, path: str, start: int, stop: int) -> bytes:
+    bucket, key, version = system.split_path(path)
+    answer = await system._call_s3(
+        "get_object",
+        Bucket=bucket,
+        Key=key,
+        Range=f"bytes={start}-{stop - 1}",
+        **({} if version is None else {"VersionId": version}),
+    )
+    try:
+        status = answer["ResponseMetadata"]["HTTPStatusCode"]
+        check_first_byte(status, answer.get("ContentRange", ""), start)
+        if answer["ContentLength"] > stop - start:  # it is not downloaded
+            raise WrongBodyError(f"{stop - start} bytes were requested, but more were received")
+        body: bytes = await answer["Body"].read()
+    finally:
+        answer["Body"].close()
+    return body
 
 
 def _parse_info(info: dict[str, Any], location: DataLocation) -> FileStat:

@@ -255,6 +255,13 @@ def is_part_list(sequences: Any) -> bool:
     return is_list and len(sequences) > 0 and all(map(callable, sequences))
 
 
+def chain_parts(sequences: Any) -> Any:
+    """Return the sequences of a list of functions as one iterable; others as they are."""
+    if not is_part_list(sequences):
+        return sequences
+    return itertools.chain.from_iterable(part() for part in sequences)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart(Generic[FilesT]):
     """The result of writing a part.

@@ -64,7 +64,8 @@ class StoreFiles:
 
     Attributes:
         last: The name of the file that is renamed last: the store exists with it.
-        names: The pattern of the other names.
+        names: The pattern of the other names. Names begin at the store's folder; files lie in it,
+            or in the folder of ``last``.
     """
 
     last: str
@@ -173,19 +174,29 @@ def commit(root: Path, folder: Path, files: StoreFiles, moves: Mapping[str, str]
         files: The names of a store's files.
         moves: Name of a file in the staging directory -> its name in the store.
     """
+    last = root / files.last
+    last.parent.mkdir(exist_ok=True)
     write_atomically(
         folder / _MOVES_FILE, add_digest(json.dumps(dict(moves)).encode(), _MOVES_FILE)
     )
-    old = [path.name for path in root.iterdir() if files.names.fullmatch(path.name)]
-    (root / files.last).unlink(missing_ok=True)
-    sync_file(root)
-    for name in set(old) - set(moves.values()):
+    old = _find_old(root, files)
+    last.unlink(missing_ok=True)
+    sync_file(last.parent)
+    for name in old:
         (root / name).unlink(missing_ok=True)
     for name, target in moves.items():
         os.replace(folder / name, root / target)
-    sync_file(root)
-    os.replace(folder / files.last, root / files.last)
-    sync_file(root)
+    for changed in {root, last.parent}:
+        sync_file(changed)
+    os.replace(folder / files.last, last)
+    sync_file(last.parent)
+
+
+def _find_old(root: Path, files: StoreFiles) -> list[str]:
+    """Return the names of a store's files but the last one, also in that one's folder."""
+    folders = {root, (root / files.last).parent}
+    names = [path.relative_to(root).as_posix() for each in folders for path in each.iterdir()]
+    return [name for name in names if files.names.fullmatch(name)]
 
 
 def make_folder(root: Path) -> None:

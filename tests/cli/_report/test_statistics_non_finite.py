@@ -7,7 +7,7 @@ from seqdata.cli._report.statistics import ValueCounts, count_float_bytes, count
 from seqdata.storage.memory import MemoryStore
 
 NAN, INF = np.nan, np.inf
-STORE = MemoryStore.of(
+STORE = MemoryStore.from_sequences(
     [
         {"x": np.array([[1.0, NAN], [INF, 2.0]]), "n": np.arange(2), "y": np.float32(1)},
         {"x": np.array([[1.0, 2.0]]), "n": np.arange(1), "y": np.float32(-INF)},
@@ -29,7 +29,7 @@ def test_what_is_read_in_parts_has_the_same_values(monkeypatch):
 
 
 def test_integers_are_not_read():
-    store = MemoryStore.of([{"n": np.arange(3)}])
+    store = MemoryStore.from_sequences([{"n": np.arange(3)}])
     assert count_values(store) == {}
     assert count_float_bytes(store) == 0
 

@@ -10,7 +10,7 @@ from seqdata.lightning.predictions.spill import SpillWriter, merge_spills
 from seqdata.storage.memory import MemoryStore
 from tests.lightning.predictions.predicting import read
 
-STORE = MemoryStore.of([{"id": f"s{n}", "x": np.zeros((4, 1))} for n in range(3)])
+STORE = MemoryStore.from_sequences([{"id": f"s{n}", "x": np.zeros((4, 1))} for n in range(3)])
 STEPS = PredictionField("float64", (), "timestep")
 
 

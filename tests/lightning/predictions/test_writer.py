@@ -98,7 +98,9 @@ def test_an_output_may_have_the_rows_of_real(tmp_path):
 
 def test_a_view_is_predicted_in_its_own_order_repeats_and_all(tmp_path):
     numbers = [5, 2, 5, 0, 2, 22]
-    predict(data_of(take(MemoryStore.of(NAMED), numbers), Bucketed(2)), tmp_path / "out")
+    predict(
+        data_of(take(MemoryStore.from_sequences(NAMED), numbers), Bucketed(2)), tmp_path / "out"
+    )
     made = read(tmp_path / "out")
     assert made["id"] == [f"utt-{number}" for number in numbers]
     assert made["position"] == numbers
@@ -107,12 +109,12 @@ def test_a_view_is_predicted_in_its_own_order_repeats_and_all(tmp_path):
 
 
 def test_a_view_without_repeats_is_keyed_by_id(tmp_path):
-    predict(data_of(take(MemoryStore.of(NAMED), [5, 2]), Bucketed(1)), tmp_path / "out")
+    predict(data_of(take(MemoryStore.from_sequences(NAMED), [5, 2]), Bucketed(1)), tmp_path / "out")
     assert open_store(tmp_path / "out").keys([0, 1]) == ["utt-5", "utt-2"]
 
 
 def test_stores_that_share_ids_are_predicted_without_a_key(tmp_path):
-    first, second = MemoryStore.of(NAMED), MemoryStore.of(NAMED)
+    first, second = MemoryStore.from_sequences(NAMED), MemoryStore.from_sequences(NAMED)
     predict(data_of(concat([first, second]), Bucketed(2)), tmp_path / "out")
     out = open_store(tmp_path / "out")
     assert [one["id"] for one in out] == 2 * [row["id"] for row in NAMED]
@@ -246,7 +248,7 @@ def test_what_cannot_be_guessed_is_refused(tmp_path):
         ("complex", {}, "the dtype of prediction 'prediction' must be one of bool"),
         ("number", {}, "'prediction' must be a padded tensor with a row .*, but is a number"),
         ("list", {}, "'prediction' must be a padded tensor with a row .*, but is a list"),
-        ("reserved", {}, "must be a string other than id, position, spans, but is 'id'"),
+        ("reserved", {}, "must be a non-empty string other than id, position, spans, but is 'id'"),
         ("varying", {}, r"is float32 \(21,\) per sequence in batch 1, but float32 \(20,\) per"),
         ("entries", {}, "the predictions are True in batch 1, but False elsewhere"),
         ("both", {"field": "stps"}, "no field 'stps'; did you mean 'steps'"),
@@ -271,7 +273,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, gives, options, m
         ({"field": "a", "fields": ("b",)}, "`field` and `fields` cannot both be given"),
         ({"fields": True}, "`fields` must be a tuple of names.*, but is True"),
         ({"fields": ()}, r"`fields` must be a tuple of names.*, but is \(\)"),
-        ({"field": "position"}, "the name of a prediction must be a string other than"),
+        ({"field": "position"}, "the name of a prediction must be a non-empty string other than"),
         ({"per": "token"}, "must be 'sequence', 'timestep', 'span' or None, but is 'token'"),
         ({"per": {"a": "row"}}, "`per` must be"),
         ({"overwrite": "no"}, "PredictionWriter: `overwrite` must be True or False, but is 'no'"),

@@ -7,14 +7,14 @@ from seqdata.loading.options import EngineOptions
 from seqdata.policies.fixed import Fixed
 from seqdata.storage.memory import MemoryStore
 
-STORE = MemoryStore.of(
+STORE = MemoryStore.from_sequences(
     [
         {"x": np.arange(n) + 10 * n, "y": n, "v": np.ones(2), "text": np.arange(4), "id": f"s{n}"}
         for n in (4, 2, 3)
     ],
     axes={"text": "text", "v": None},
 )
-LONG = MemoryStore.of(
+LONG = MemoryStore.from_sequences(
     [{"x": np.arange(n) + 100 * n, "id": f"s{n}"} for n in (9, 4, 1, 6)]
 )  # halved: 4, 2, 0, 3
 PLAIN = Fixed(3, shuffle=False)

@@ -220,7 +220,7 @@ def test_a_shift_comes_after_the_transform(collator):
 
 @pytest.mark.parametrize("collator", [None, Varlen()])
 def test_a_shift_of_what_keeps_its_length_reads_all_fields_further(collator):
-    store = MemoryStore.of([{"x": np.arange(n), "z": -np.arange(n)} for n in (3, 5)])
+    store = MemoryStore.from_sequences([{"x": np.arange(n), "z": -np.arange(n)} for n in (3, 5)])
 
     def add(sequence, rng):
         return {"sum": sequence["x"] - 2 * sequence["z"], "z": sequence["z"]}
@@ -411,7 +411,7 @@ def spoil(samples):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_lanes_transform_a_sequence_once_however_many_chunks_it_has(num_workers, tmp_path):
     """Once per process: batches of one sequence may be made by several workers."""
-    store = MemoryStore.of([{"x": np.arange(n) + 1} for n in (30, 47, 5, 61, 18)])
+    store = MemoryStore.from_sequences([{"x": np.arange(n) + 1} for n in (30, 47, 5, 61, 18)])
     policy, calls = TBPTT(lanes=2, chunk=3), tmp_path / "calls"
     options = {"transform": CountedDouble(calls), "num_workers": num_workers, "seed": 3}
     batches = [batch["x"].clone() for batch in Loader(store, policy, **options)]

@@ -137,7 +137,9 @@ def test_what_a_columnar_transform_raises_says_where():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no") as caught:
-        make_batch(broken, store=MemoryStore.of([[1]] * 7), policy=Fixed(7, shuffle=False))
+        make_batch(
+            broken, store=MemoryStore.from_sequences([[1]] * 7), policy=Fixed(7, shuffle=False)
+        )
     assert caught.value.__notes__ == [
         "in the transform of sequences '0', '1', '2', '3', '4', …",
         "in epoch 0, batch 0 (step 0, rank 0 of 1)",

@@ -5,7 +5,7 @@ import numpy as np
 from seqdata.loading.transforms.rng import Occurrences, count_occurrences
 from seqdata.storage.memory import MemoryStore
 
-STORE = MemoryStore.of([[1.0], [2.0], [3.0]])
+STORE = MemoryStore.from_sequences([[1.0], [2.0], [3.0]])
 SPANS = np.array([[2, 0, 1], [0, 0, 1], [3, 0, 1]])
 
 

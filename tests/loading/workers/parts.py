@@ -23,7 +23,7 @@ from tests.batch.batches import are_alike
 ITEMS = 60
 BEFORE = 8  # batches of four before the one with sequence 33
 ACTS = "acts"  # a file in the folder of a test, which is there as soon as an ``At`` acts
-STORE = MemoryStore.of(
+STORE = MemoryStore.from_sequences(
     [
         {"id": f"s{number}", "x": np.arange(number % 7 + 1, dtype=np.float32) + 100 * number}
         for number in range(ITEMS)

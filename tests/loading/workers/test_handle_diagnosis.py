@@ -144,7 +144,7 @@ def test_a_server_that_does_not_answer_a_worker_is_told_as_in_the_training_proce
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_transform_that_cannot_be_sent_is_refused(method):
-    store = MemoryStore.of([[1], [2]])
+    store = MemoryStore.from_sequences([[1], [2]])
     mine = Loader(
         store, Fixed(1), transform=lambda sequence, rng: sequence, num_workers=1,
         start_method=method,
@@ -268,7 +268,7 @@ def last(**known):
     return handles.WorkerSnapshot(**given | known)
 
 
-STORE = MemoryStore.of([[1], [2, 2]])
+STORE = MemoryStore.from_sequences([[1], [2, 2]])
 WORDS = [
     (
         last(is_ready=False),
@@ -357,7 +357,7 @@ def test_processes_that_cannot_be_started_say_why(error, message, monkeypatch):
 def test_a_batch_that_needs_a_descriptor_and_gets_none_says_so(monkeypatch, free):
     monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 8192)
     monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 8192)
-    store = MemoryStore.of([np.zeros(10)] * 4 + [np.zeros(2000)] * 8)
+    store = MemoryStore.from_sequences([np.zeros(10)] * 4 + [np.zeros(2000)] * 8)
     with playing(store=store, prefetch=0) as mine:
         batches = iter(mine)
         next(batches)

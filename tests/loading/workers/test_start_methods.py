@@ -110,7 +110,7 @@ UNGUARDED = """
     from seqdata import Fixed, Loader, WorkerDiedError
     from seqdata.storage.memory import MemoryStore
 
-    store = MemoryStore.of([[1] * 100_000, [2, 2]])  # larger than a pipe
+    store = MemoryStore.from_sequences([[1] * 100_000, [2, 2]])  # larger than a pipe
     options = {"num_workers": 1, "start_method": sys.argv[1]}
     print(len(list(Loader(store, Fixed(1), **options))), "batches", flush=True)
 
@@ -154,7 +154,7 @@ GUARDED = """
         from tests.loading.workers import light
 
         os.setsid()
-        store = MemoryStore.of([np.full(2, number) for number in range(200)])
+        store = MemoryStore.from_sequences([np.full(2, number) for number in range(200)])
         playing = []
         for method in ("fork", "forkserver", "spawn"):
             for transform in (light.slowly, getattr(light, sys.argv[2])):

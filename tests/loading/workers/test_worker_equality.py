@@ -74,7 +74,7 @@ WAYS = {
     "dataset": {"store": Squares(), "lengths": SQUARES_LENGTHS, "fields": ("x",)},
 }
 WAYS["view of a dataset"] = {
-    "store": DatasetStore.of(Squares(), SQUARES_LENGTHS).take([4, 4, 2, 30, 9]),
+    "store": DatasetStore.from_dataset(Squares(), SQUARES_LENGTHS).take([4, 4, 2, 30, 9]),
     "fields": ("x",),
 }
 
@@ -192,7 +192,7 @@ def test_two_ranks_with_workers_deal_out_one_epoch():
 
 
 def test_answers_are_taken_in_the_order_of_the_plan_not_of_their_coming():
-    store = MemoryStore.of([np.arange(1 + number % 3) for number in range(40)])
+    store = MemoryStore.from_sequences([np.arange(1 + number % 3) for number in range(40)])
 
     def earlier_ones_take_longer(sequence, rng):
         time.sleep(0.03 if int(rng.integers(0, 4)) == 0 else 0)
@@ -223,7 +223,9 @@ def test_every_batch_of_an_epoch_may_be_kept():
 def test_an_answer_larger_than_a_slot_takes_another_way(monkeypatch):
     monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 4096)
     monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 4096)
-    store = MemoryStore.of([np.arange(200 * (number % 4) + 1.0) for number in range(24)])
+    store = MemoryStore.from_sequences(
+        [np.arange(200 * (number % 4) + 1.0) for number in range(24)]
+    )
     options = {"store": store, "num_workers": 2, "policy": Fixed(2)}
     with playing(**options) as loader:
         for _ in range(2):
@@ -234,7 +236,7 @@ def test_requests_that_fill_a_slot_go_on_in_the_next_task(monkeypatch):
     """Two or three requests fit into a slot, whatever the workers could do at once."""
     monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 4096)
     monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 4096)
-    store = MemoryStore.of([np.ones(1)] * 2400)
+    store = MemoryStore.from_sequences([np.ones(1)] * 2400)
     with playing(store=store, num_workers=2, policy=Fixed(40)) as loader:
         for _ in range(3):
             assert same(loader, Loader(store, Fixed(40), epoch=loader.epoch))
@@ -244,7 +246,7 @@ def test_a_batch_of_too_many_sequences_is_refused_after_those_before_it(monkeypa
     monkeypatch.setattr("seqdata.loading.workers.pool.SLOT_BYTES", 4096)
     monkeypatch.setattr("seqdata.loading.workers.session.SLOT_BYTES", 4096)
     seen = []
-    few = playing(store=MemoryStore.of([[1]] * 300), policy=Ends())
+    few = playing(store=MemoryStore.from_sequences([[1]] * 300), policy=Ends())
     message = "200 spans of a batch take"
     with few as loader, pytest.raises(LimitError, match=message) as caught:
         seen.extend(len(batch) for batch in loader)

@@ -77,7 +77,7 @@ def test_every_place_is_as_likely_as_another():
         TABLE.set_column(2, "s", TABLE["s"].dictionary_encode()),
         pd.DataFrame({"x": LISTS, "y": range(COUNT), "s": TABLE["s"].to_pylist()}),
         pl.DataFrame(TABLE),
-        StoreSequences(MemoryStore.of(ROWS), "id"),
+        StoreSequences(MemoryStore.from_sequences(ROWS), "id"),
         DatasetItems(Items()),
     ],
     ids=lambda sequences: type(sequences).__name__,
@@ -134,7 +134,7 @@ def test_few_rows_of_a_table_are_taken_at_once_where_they_are_large(monkeypatch)
         pd.DataFrame({"x": []}),
         [TABLE, 3],
         [TABLE, TABLE.select(["x"])],
-        StoreSequences(MemoryStore.of(ROWS[:2]).take([]), "id"),
+        StoreSequences(MemoryStore.from_sequences(ROWS[:2]).take([]), "id"),
     ],
 )
 def test_what_has_no_random_access_or_no_sequence_is_told(sequences):
@@ -182,11 +182,13 @@ def test_ids_may_have_another_form():
 
 def test_ids_of_a_store_and_of_a_view_are_those_that_are_written_without_an_order():
     named = (
-        MemoryStore.of([{"id": f"n{n}", "x": [n]} for n in range(6)]).select("x").take([5, 0, 2])
+        MemoryStore.from_sequences([{"id": f"n{n}", "x": [n]} for n in range(6)])
+        .select("x")
+        .take([5, 0, 2])
     )
     found = list(shuffled(StoreSequences(named, "id")).rows)
     assert {row["id"]: row["x"].tolist() for row in found} == {"n5": [5], "n0": [0], "n2": [2]}
-    numbered = MemoryStore.of([[n] for n in range(6)]).take([5, 0, 5])
+    numbered = MemoryStore.from_sequences([[n] for n in range(6)]).take([5, 0, 5])
     found = list(shuffled(StoreSequences(numbered, "id")).rows)
     assert {row["id"]: row["x"].tolist() for row in found} == {"0": [5], "1": [0], "2": [5]}
 

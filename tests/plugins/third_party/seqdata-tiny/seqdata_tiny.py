@@ -13,7 +13,7 @@ def open_lines(location, *, verify):
     from seqdata.storage.memory import MemoryStore
 
     lines = Path(location).read_text("utf-8").splitlines()
-    return MemoryStore.of([np.array(line.split(), dtype=np.float32) for line in lines])
+    return MemoryStore.from_sequences([np.array(line.split(), dtype=np.float32) for line in lines])
 
 
 @dataclass(frozen=True)

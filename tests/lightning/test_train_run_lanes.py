@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from seqdata.errors import PeerFailedError, ResumeError, SeqDataWarning
-from seqdata.lightning import lane_checkpoint
 from seqdata.lightning.ranks.coordinator import RankCoordinator
+from seqdata.lightning.train_run import LANES_KEY
 from seqdata.loading.loader import Loader
 from seqdata.policies.tbptt import TBPTT
 from seqdata.recurrent.lane_states import LaneStates
@@ -201,7 +201,7 @@ def test_a_loader_says_its_name():
 def test_what_a_checkpoint_holds_of_lanes_is_by_lane_and_the_rest_is_small(tmp_path):
     fit(lanes_of(), model=Carrying(), folder=tmp_path, every=3, max_epochs=1)
     state = state_of(saved_in(tmp_path)[0])
-    lanes = state.pop(lane_checkpoint.KEY)
+    lanes = state.pop(LANES_KEY)
     assert list(lanes) == ["lanes"]
     table = lanes["lanes"]
     assert table["lanes"].tolist() == [0, 1, 2, 3]
@@ -226,7 +226,7 @@ def test_lanes_of_ranks_that_stand_at_different_places_are_not_mixed(monkeypatch
 
 def test_between_epochs_a_checkpoint_holds_no_lanes(tmp_path):
     fit(lanes_of(), model=Carrying(), folder=tmp_path, max_epochs=1)
-    assert lane_checkpoint.KEY not in state_of(saved_in(tmp_path)[0])
+    assert LANES_KEY not in state_of(saved_in(tmp_path)[0])
 
 
 KEYS = {
@@ -245,7 +245,7 @@ def test_states_of_several_layers_are_saved_however_they_are_kept(kept, tmp_path
 
     whole = fit_stacked(folder=tmp_path, every=2)
     for path in saved_in(tmp_path)[:3:2]:
-        assert list(state_of(path)[lane_checkpoint.KEY]) == KEYS[kept]
+        assert list(state_of(path)[LANES_KEY]) == KEYS[kept]
         again = fit_stacked(ckpt=path)
         assert 0 < len(again.did.losses) < len(whole.did.losses)
         assert again.did.losses == whole.did.losses[-len(again.did.losses) :]
@@ -274,7 +274,7 @@ def test_a_table_of_an_epoch_that_has_ended_is_not_in_use(tmp_path):
     options = {"max_epochs": 2, "limit_val_batches": 0}
     fit(lanes_of(), model=ByEpoch("table"), folder=tmp_path, every=5, **options)
     second = next(path for path in saved_in(tmp_path) if state_of(path)["epoch"])
-    assert list(state_of(second)[lane_checkpoint.KEY]) == ["lanes:1/0", "lanes:1/1"]
+    assert list(state_of(second)[LANES_KEY]) == ["lanes:1/0", "lanes:1/1"]
 
 
 def test_a_table_that_is_put_back_to_no_longer_is_not_in_use(tmp_path):
@@ -286,7 +286,7 @@ def test_a_table_that_is_put_back_to_no_longer_is_not_in_use(tmp_path):
 
     whole = fit(lanes_of(), model=Warming(), folder=tmp_path, every=5, max_epochs=1).model
     path = saved_in(tmp_path)[0]
-    assert list(state_of(path)[lane_checkpoint.KEY]) == ["lanes"]
+    assert list(state_of(path)[LANES_KEY]) == ["lanes"]
     again = fit(lanes_of(), model=Warming(), ckpt=path, max_epochs=1).model
     assert again.did.losses == whole.did.losses[5:]
 
@@ -298,7 +298,7 @@ def test_lane_states_that_training_does_not_use_are_left_out(tmp_path):
             self.spare = LaneStates()
 
     fit(lanes_of(), model=Two(), folder=tmp_path, every=3, max_epochs=1)
-    assert list(state_of(saved_in(tmp_path)[0])[lane_checkpoint.KEY]) == ["lanes"]
+    assert list(state_of(saved_in(tmp_path)[0])[LANES_KEY]) == ["lanes"]
 
 
 def test_a_step_that_puts_nothing_back_is_told_of_where_states_are_saved(tmp_path):
@@ -313,7 +313,7 @@ def test_a_step_that_puts_nothing_back_is_told_of_where_states_are_saved(tmp_pat
     with pytest.warns(SeqDataWarning, match=text):
         fit(lanes_of(), model=Forgetful(), folder=tmp_path, every=6, max_steps=7)
     path = saved_in(tmp_path)[0]
-    assert "`put` once" in state_of(path)[lane_checkpoint.KEY]
+    assert "`put` once" in state_of(path)[LANES_KEY]
     with pytest.warns(
         SeqDataWarning, match="resume: the checkpoint has no lane states: the last `put` was"
     ):
@@ -325,7 +325,7 @@ def test_a_checkpoint_of_before_lane_states_is_refused_in_mid_epoch(tmp_path):
     fit(lanes_of(), model=Carrying(), folder=tmp_path, every=3, max_epochs=1)
     path = saved_in(tmp_path)[0]
     whole = torch.load(path, weights_only=True)
-    del whole["SequenceDataModule"][lane_checkpoint.KEY]
+    del whole["SequenceDataModule"][LANES_KEY]
     torch.save(whole, path)
     with pytest.raises(ResumeError, match="lanes: table 'train' has no state, but batch 3 of"):
         fit(lanes_of(), model=Carrying(), ckpt=path, max_epochs=1)
