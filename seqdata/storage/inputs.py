@@ -59,9 +59,11 @@ def normalize_sequences(
         rows = _iter_table_rows([sequences], _find_vocabularies([sequences]))
         return _check_sequences(rows, axes), axes
     if isinstance(sequences, Mapping | str | bytes) or not isinstance(sequences, Iterable):
+        columns = "; if it holds columns, make a dict of each sequence"
         raise ConfigError(
             "`sequences` must be an iterable of dicts, arrays or Arrow tables, but is a "
             f"{type(sequences).__name__}. Put it in a list"
+            f"{columns if isinstance(sequences, Mapping) else ''}"
         )
     iterator = iter(sequences)
     try:

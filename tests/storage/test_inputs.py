@@ -72,7 +72,8 @@ def test_categories_and_texts_are_values():
     ("sequences", "text"),
     [
         ({"x": [1]}, "must be an iterable of dicts, arrays or Arrow tables, but is a dict. Put it"),
-        ("text", "but is a str. Put it in a list"),
+        ({"x": [1]}, "Put it in a list; if it holds columns, make a dict of each sequence$"),
+        ("text", "but is a str. Put it in a list$"),
         (7, "but is a int"),
         ([], "must hold at least one sequence, which determines the fields, but is empty"),
         (["a"], "must hold arrays or dicts, but holds a str: 'a'. Encode text as numbers"),
