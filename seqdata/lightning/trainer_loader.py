@@ -51,7 +51,7 @@ class BatchRef:
 
     Attributes:
         start_position: Position at which the iteration began.
-        step: Step of the rank's share from there.
+        step: Index of the step in the rank's share of the epoch.
     """
 
     start_position: RunPosition

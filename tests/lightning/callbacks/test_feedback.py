@@ -12,8 +12,11 @@ from seqdata.lightning.callbacks.feedback import Feedback
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"score": ""}, "Feedback: `score` must be a key of the step's output, but is ''"),
-        ({"score": 3}, "`score` must be a key of the step's output, but is 3"),
+        (
+            {"score": ""},
+            "Feedback: `score` must be a non-empty string, a key of the step's output, but is ''",
+        ),
+        ({"score": 3}, "`score` must be a non-empty string, a key of the step's output, but is 3"),
         ({"every": 0}, "Feedback: `every` must be an integer of at least 1, but is 0"),
         ({"every": True}, "`every` must be an integer of at least 1, but is True"),
         ({"every": 2.0}, "`every` must be an integer of at least 1, but is 2.0"),
