@@ -198,6 +198,9 @@ class FeedbackRun:
 
         Args:
             run_position: Position of the batch that is trained next.
+
+        Raises:
+            SeqDataError: If a score of any rank is invalid; raised on every rank.
         """
         try:
             pending = self._scores.pending_state(self._gather(run_position))
@@ -267,6 +270,7 @@ class FeedbackRun:
 
         Raises:
             RanksDifferError: If ranks have different weights; raised on every rank.
+            Exception: The one that ``weigh`` raises on this rank.
         """
         values, failure = None, None
         try:

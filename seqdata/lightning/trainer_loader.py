@@ -157,7 +157,7 @@ class TrainerLoader:
 
 
 class EpochCounter:
-    """Starts of iterations without a Trainer's DataModule, one epoch after another.
+    """Function that starts each iteration outside a Trainer: of the next epoch, or of epoch 0.
 
     Args:
         is_evaluation: Whether every iteration is of epoch 0.

@@ -80,7 +80,7 @@ class Feedback(Callback):
             raise ConfigError(
                 must_be(
                     "Feedback: `datamodule`", "a SequenceDataModule, whose batches are weighted",
-                    f"a {type(datamodule).__name__}",
+                    "None" if datamodule is None else f"a {type(datamodule).__name__}",
                     "Pass one, or set the weights of a Loader with `set_weights`",
                 )
             )  # fmt: skip

@@ -64,7 +64,7 @@ class Preemption(Callback):
                 must_be(
                     "preemption: `datamodule`",
                     "a SequenceDataModule, whose loaders stop all ranks",
-                    f"a {type(datamodule).__name__}",
+                    "None" if datamodule is None else f"a {type(datamodule).__name__}",
                     "Pass one, or leave the callback out",
                 )
             )

@@ -104,7 +104,7 @@ def check_csv_fields(path: Path, fields: Mapping[str, PredictionField]) -> None:
     """Raise if predictions are not one number per row: cells of CSV cannot hold lists.
 
     Raises:
-        ConfigError: If a field has more; it names the first.
+        ConfigError: If a field has more; the message names the first.
     """
     for name, field in fields.items():
         if field.per == "timestep" or field.shape:

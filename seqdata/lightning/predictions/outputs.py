@@ -182,7 +182,7 @@ def check_same_fields(
         location: Location for messages, such as ``in batch 3``.
 
     Raises:
-        ConfigError: If a prediction differs; it names the first.
+        ConfigError: If a prediction differs; the message names the first.
     """
     if list(earlier) != list(current):
         raise ConfigError(
@@ -204,7 +204,7 @@ def make_ambiguity_error(name: str, width: int) -> ConfigError:
     return ConfigError(
         f"PredictionWriter: `per` is None, but the second dimension of prediction {name!r} is "
         f"{width}, as is the width of every batch, so that it may be of timesteps or of "
-        "features. Pass `per='timestep'` or `per='sequence'`"
+        "features. Pass `per='timestep'` or `per='sequence'` to PredictionWriter"
     )
 
 

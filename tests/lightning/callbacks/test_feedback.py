@@ -31,7 +31,9 @@ def test_options_are_checked(options, text):
 def test_it_needs_a_data_module_that_weighs():
     feedback = Feedback()
     trainer = SimpleNamespace(datamodule=None)
-    with pytest.raises(ConfigError, match=r"`datamodule` must be a SequenceDataModule, .*NoneType"):
+    with pytest.raises(
+        ConfigError, match=r"`datamodule` must be a SequenceDataModule, .*but is None"
+    ):
         feedback.setup(trainer, None, "fit")
     feedback.setup(trainer, None, "validate")
     trainer.datamodule = SequenceDataModule(train=[{"x": [1, 2]}])
