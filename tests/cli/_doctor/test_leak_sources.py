@@ -66,8 +66,8 @@ def test_statistics_are_compared_with_one_part(folder, key):
     [
         ({"train": "a"}, "must name `train` and one of .*, but names train"),
         ({"val": "a", "test": "b"}, "must name `train` and one of .*, but names val, test"),
-        ({"x": 1, 2: 3}, "must have keys of train, val, test, .*, but has x, 2"),
-        ("{}", "must have keys of train, .*, but has none"),
+        ({"x": 1, 2: 3}, "one of the keys train, val, test and split, but has x, 2"),
+        ("{}", "one of the keys train, val, test and split, but has none"),
         ("[1, 2]", r"must be a mapping with `train` and `val`, but is \[1, 2\]"),
         ("a: [", "must be a YAML file that can be read, but is not"),
         ("[" * 500, "must be a YAML file that can be read, but is not"),
