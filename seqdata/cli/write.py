@@ -532,8 +532,8 @@ def choose_reader(
                 f"{'it' if len(given) == 1 else 'them'} out, or pass `--format`."
             )
         raise ConfigError(
-            f"source: files that the backend {found[0]!r} opens ({have}) must lie in the folder "
-            "itself, but lie in folders below it. Pass a glob such as 'folder/**/*', or "
+            f"source: files that the backend {found[0]!r} opens ({have}) must be opened as a "
+            f"store, but were not detected as one. Pass `--backend {found[0]}`, or "
             "`--format bytes`, which writes the bytes of the files as they are."
         )
     return found[0]

@@ -144,7 +144,7 @@ class DataSources:
     def fit_statistics(self) -> bool:
         """Fit the statistics on the training data, unless they are fitted.
 
-        Return whether the options changed; a function that returns no estimators removes the option.
+        Return whether the options changed; a function may return no estimators, which removes it.
 
         They are the same bit for bit on every rank: sums are exact.
         """

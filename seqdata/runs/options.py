@@ -191,8 +191,8 @@ class DataOptions(LoaderOptions):
                 known = (*kinds, *SPLIT_OPTIONS)
                 hint = did_you_mean(str(name), known)
                 raise ConfigError(
-                    f"datamodule: the keys of `split` must be parts ({', '.join(kinds)}) or options "
-                    f"({', '.join(SPLIT_OPTIONS)}), but {name!r} is neither"
+                    f"datamodule: the keys of `split` must be parts ({', '.join(kinds)}) or "
+                    f"options ({', '.join(SPLIT_OPTIONS)}), but {name!r} is neither"
                     f"{'; ' + hint if hint else '. Leave it out'}"
                 )
         if self.train is None:
@@ -268,8 +268,8 @@ class DataOptions(LoaderOptions):
             if isinstance(given_lengths, Mapping):
                 found = f"has the names {', '.join(map(str, given_lengths))}"
             raise ConfigError(
-                f"datamodule: `lengths` of {kind!r} must be a mapping from the names of its locations "
-                f"({', '.join(names)}), but {found}."
+                f"datamodule: `lengths` of {kind!r} must be a mapping from names of its "
+                f"locations ({', '.join(names)}), but {found}."
             )
         return [given_lengths.get(name) for name in names]
 

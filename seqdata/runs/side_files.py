@@ -47,8 +47,8 @@ def read_arrays(path: Path, owner: str) -> dict[str, NDArray[Any]]:
             return {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(
-            f"{owner} are in the file {path.name!r}, which cannot be read from {str(path.parent)!r} "
-            f"({error}). Copy it there from the folder of the run."
+            f"{owner} are in the file {path.name!r}, which cannot be read from "
+            f"{str(path.parent)!r} ({error}). Copy it there from the folder of the run."
         ) from error
 
 

@@ -11,6 +11,10 @@ from pyarrow import feather, parquet
 
 from seqdata.api import open_store
 from seqdata.cli.app import app
+from seqdata.cli.write import choose_reader
+from seqdata.errors import ConfigError
+from seqdata.host import default_host
+from seqdata.readers.source import find_source
 from seqdata_testing.faults.network import folder_of, served
 
 URL = "https://someone:p4ssw0rd@host/meters.parquet?X-Amz-Signature=s1gn4ture"
@@ -84,7 +88,6 @@ def test_files_of_a_backend_and_others_in_one_glob_are_refused(folder):
 @pytest.mark.parametrize(
     ("source", "options", "fault"),
     [
-        ("in", [], "must lie in the folder itself, but lie in folders below it. Pass a glob such"),
         ("in", ["--id", "id", "--order", "id"], "must be written without `--order`, `--id`, which"),
         ("in/deep/a.arrow", ["--field", "y"], "must be written without `--field`, which only"),
         ("in/deep/*", ["--id", "id"], "Leave it out, or pass `--format`"),
@@ -102,6 +105,9 @@ def test_files_of_a_backend_are_never_read_as_bytes_unless_asked_for(
     assert read("store")[0] == ["a", "b"]
     write("in", "bytes", "--format", "bytes")
     assert open_store("bytes").lengths.tolist() == [(folder / "deep" / "a.arrow").stat().st_size]
+    files = find_source("in")[0]
+    with pytest.raises(ConfigError, match=r"were not detected as one. Pass `--backend foreign`"):
+        choose_reader(files, "auto", default_host())
 
 
 @pytest.mark.parametrize("source", ["in", "in/*", "in/x.TAR"])

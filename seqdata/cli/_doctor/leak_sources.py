@@ -84,6 +84,11 @@ def _read_run(path: Path, backend: str | None) -> LeakSources:
     from seqdata.runs.run_file import RunFile
 
     file, parts = RunFile.read(path), dict[str, Store]()
+    if file.data.get("split"):
+        raise ConfigError(
+            f"{path}: must name its parts as `train`, `val` and `test`, but makes them by `split`. "
+            "Pass a YAML file with `split`, a mapping with `store` and `parts`."
+        )
     reader = file.make_reader(path)
     for kind in KINDS:
         for argument, plain in file.list_locations(kind).items():
@@ -95,7 +100,7 @@ def _read_run(path: Path, backend: str | None) -> LeakSources:
             parts[argument] = found
     statistics = {
         f"{option} of {path.name}": found
-        for option in ("transform", "eval_transform")
+        for option in ("transform", "eval_transform", "statistics")
         for found in _find_statistics(file.data.get(option))
     }
     return LeakSources(parts, statistics)
@@ -118,7 +123,8 @@ def _read_parts(path: Path, plain: Mapping[str, Any], backend: str | None) -> Le
     if not set(KINDS) & plain.keys() and "split" not in plain:
         found = ", ".join(map(str, plain)) or "none"
         raise ConfigError(
-            f"{path}: must have at least one of the keys train, val, test and split, but has {found}."
+            f"{path}: must have at least one of the keys train, val, test and split, but has "
+            f"{found}."
         )
     parts = _make_split(path, plain["split"], backend) if "split" in plain else {}
     for kind in KINDS:

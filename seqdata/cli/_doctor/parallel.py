@@ -269,7 +269,7 @@ class ParallelReport:
         memory = "" if self.memory is None else f", {format_bytes(self.memory)} free for each"
         yield f"this machine: {found_devices}{memory}; figures for {self.devices}"
         if self.accelerator == "cpu":
-            yield "  on CPUs a device is a process with one thread; speedups are over one such process"
+            yield "  on CPUs a device is a process with one thread; speedups are over one of them"
 
     def _iter_table(self) -> Iterator[Text]:
         titles = ["split", "devices", "speedup", "idle", "memory", "sent an update"]

@@ -7,6 +7,9 @@ import yaml
 from seqdata import MeanStd, fit, open_store, write_store
 from seqdata.cli._doctor.leak_sources import read_sources
 from seqdata.errors import ConfigError
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.policies.fixed import Fixed
+from tests.lightning.harness import fit as run_fit
 
 
 @pytest.fixture
@@ -81,3 +84,26 @@ def test_other_files_are_refused(folder, content, text):
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"gone\.yaml: must be a YAML file that can be read"):
         read_sources(tmp_path / "gone.yaml", None)
+
+
+def train_run(folder, **options):
+    write_store(folder / "all", [{"x": np.full((3, 1), i, np.float32)} for i in range(20)])
+    data = SequenceDataModule(batching=Fixed(4), **options)
+    run_fit(data, max_epochs=1, default_root_dir=str(folder))
+    (path,) = folder.rglob("seqdata-run.yaml")
+    return path
+
+
+def test_the_statistics_of_a_run_are_found(tmp_path):
+    rows = [{"x": np.full((3, 1), i, np.float32)} for i in (0, 1)]
+    source = write_store(tmp_path / "source", rows)
+    stats = fit(source, {"x": MeanStd()})
+    parts = {"train": source.where([True, False]), "val": source.where([False, True])}
+    path = train_run(tmp_path, **parts, statistics=stats)
+    assert read_sources(path, None).statistics == {"statistics of seqdata-run.yaml": stats}
+
+
+def test_a_run_with_a_split_is_refused(tmp_path):
+    path = train_run(tmp_path, train=str(tmp_path / "all"), split={"train": 0.5, "val": 0.5})
+    with pytest.raises(ConfigError, match=r"but makes them by `split`. Pass a YAML file with"):
+        read_sources(path, None)
