@@ -87,7 +87,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 
 
 def train_run(folder, **options):
-    write_store(folder / "all", [{"x": np.full((3, 1), i, np.float32)} for i in range(20)])
+    write_store(folder / "all", [{"x": np.full((3, 1), float(i))} for i in range(20)])
     data = SequenceDataModule(batching=Fixed(4), **options)
     run_fit(data, max_epochs=1, default_root_dir=str(folder))
     (path,) = folder.rglob("seqdata-run.yaml")
@@ -95,7 +95,7 @@ def train_run(folder, **options):
 
 
 def test_the_statistics_of_a_run_are_found(tmp_path):
-    rows = [{"x": np.full((3, 1), i, np.float32)} for i in (0, 1)]
+    rows = [{"x": np.full((3, 1), float(i))} for i in (0, 1)]
     source = write_store(tmp_path / "source", rows)
     stats = fit(source, {"x": MeanStd()})
     parts = {"train": source.where([True, False]), "val": source.where([False, True])}
