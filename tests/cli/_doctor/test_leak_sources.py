@@ -1,5 +1,7 @@
 """Files that name parts and statistics: of a run, of LightningCLI, by path or by a split."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
@@ -86,24 +88,26 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         read_sources(tmp_path / "gone.yaml", None)
 
 
-def train_run(folder, **options):
+def train_run(folder, monkeypatch, **options):
     write_store(folder / "all", [{"x": np.full((3, 1), float(i))} for i in range(20)])
     data = SequenceDataModule(batching=Fixed(4), **options)
-    run_fit(data, max_epochs=1, default_root_dir=str(folder))
-    (path,) = folder.rglob("seqdata-run.yaml")
-    return path
+    monkeypatch.chdir(folder)
+    run_fit(data, max_epochs=1)
+    return Path("seqdata-run.yaml")
 
 
-def test_the_statistics_of_a_run_are_found(tmp_path):
+def test_the_statistics_of_a_run_are_found(tmp_path, monkeypatch):
     rows = [{"x": np.full((3, 1), float(i))} for i in (0, 1)]
     source = write_store(tmp_path / "source", rows)
     stats = fit(source, {"x": MeanStd()})
     parts = {"train": source.where([True, False]), "val": source.where([False, True])}
-    path = train_run(tmp_path, **parts, statistics=stats)
+    path = train_run(tmp_path, monkeypatch, **parts, statistics=stats)
     assert read_sources(path, None).statistics == {"statistics of seqdata-run.yaml": stats}
 
 
-def test_a_run_with_a_split_is_refused(tmp_path):
-    path = train_run(tmp_path, train=str(tmp_path / "all"), split={"train": 0.5, "val": 0.5})
+def test_a_run_with_a_split_is_refused(tmp_path, monkeypatch):
+    path = train_run(
+        tmp_path, monkeypatch, train=str(tmp_path / "all"), split={"train": 0.5, "val": 0.5}
+    )
     with pytest.raises(ConfigError, match=r"but makes them by `split`. Pass a YAML file with"):
         read_sources(path, None)
