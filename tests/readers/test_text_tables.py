@@ -327,7 +327,7 @@ def test_options_of_csv_are_refused_for_other_formats(tmp_path, option):
         read(tmp_path, ReadOptions(**{option: ";"}), "jsonl")
     done = CliRunner().invoke(app, ["write", str(tmp_path), "out", f"--{option}", "ab"])
     assert done.exit_code == 2
-    assert "'ab' must be one character" in done.stderr
+    assert "must be one character, such as ';', but is 'ab'" in done.stderr
 
 
 def test_texts_that_are_lists_are_parsed_where_a_text_file_has_them():

@@ -313,10 +313,13 @@ def test_what_cannot_be_forecast_is_refused(change, options, message):
         ({"time": "month", "calendar": "month"}, "'month' must be one of `time`.*rename a column"),
         ({"known": "load"}, "'load' must be one of `time`, `target`"),
         ({"gaps": "fill"}, "`gaps` must be 'grid' or 'error', but is 'fill'"),
-        ({"split": {"val": 0.5}}, "`split` must be parts with 'train', .*'train': 0.8, 'val'"),
+        (
+            {"split": {"val": 0.5}},
+            "`split` must be a mapping with a part 'train', .*'train': 0.8, 'val'",
+        ),
         (
             {"split": {"val": "2024-02-01.."}},
-            r"parts with 'train', .*'train': '..2024-01-15'",
+            r"a part 'train', .*'train': '..2024-01-15'",
         ),
         ({"split": {"train": 0.5, "valid": 0.5}}, "but 'valid' is given"),
         ({"target": 3}, "`target` must be a string or a list of strings, but is 3"),

@@ -429,7 +429,7 @@ def test_a_table_without_speakers_says_how_to_split(speech):
         ({"batch_seconds": 0}, "`batch_seconds` must be a number above 0, but is 0"),
         ({"max_seconds": 9}, r"`max_seconds` must be at most `batch_seconds` \(4\), but is 9"),
         ({"rate": 0}, "`rate` must be an integer of at least 1, but is 0"),
-        ({"split": {"val": 1}}, "`split` must be parts with 'train'"),
+        ({"split": {"val": 1}}, "`split` must be a mapping with a part 'train'"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(speech, options, message):
