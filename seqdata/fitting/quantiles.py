@@ -27,8 +27,9 @@ _SIGN = 1 << 63
 class Quantiles:
     """Estimator that clips a field to the range from its lowest to its highest quantile.
 
+    A single level clips one side: values below its quantile if it is below 0.5, else values above.
     Quantiles are exact, as from ``numpy.quantile``, for each feature of a timestep. The data is not
-    sorted, but read a few times, and each pass counts one digit of the numbers.
+    sorted, but read a few times, and each pass counts the next bits of the numbers.
 
     Args:
         *levels: Levels of the quantiles, at least one, in [0, 1] and increasing.
@@ -57,7 +58,7 @@ class Quantiles:
         )
         if not levels or not are_shares or list(levels) != sorted(set(levels)):
             raise ConfigError(
-                must_be("Quantiles: `levels`", "rising numbers in [0, 1]", repr(levels))
+                must_be("Quantiles: `levels`", "one or more rising numbers in [0, 1]", repr(levels))
             )
 
     def start(self, name: str, field: Field) -> DigitsAccumulator:
@@ -76,10 +77,14 @@ class DigitsAccumulator:
         estimator: The estimator.
         name: Name of the field.
         field: Dtype and shape of the field.
+        owner: Name of the user's estimator, for messages.
     """
 
-    def __init__(self, estimator: Quantiles, name: str, field: Field) -> None:
+    def __init__(
+        self, estimator: Quantiles, name: str, field: Field, owner: str = "Quantiles"
+    ) -> None:
         self._estimator = estimator
+        self._owner = owner
         self._name = name
         self._field = field
         self._features = int(np.prod(field.shape))
@@ -94,8 +99,12 @@ class DigitsAccumulator:
         self._begin_digit()
 
     def measure(self, chunk: FieldChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices in the table of counts that a chunk adds to, and its counts."""
-        keys, present = _to_keys(chunk, self._estimator.nan)
+        """Return the indices in the table of counts that a chunk adds to, and its counts.
+
+        Raises:
+            DataError: If there is a NaN, unless ``nan`` allows it.
+        """
+        keys, present = _to_keys(chunk, self._estimator.nan, self._owner)
         shift = np.uint64(self._key_bits - self._known_bits - self._digit_bits)
         mask = np.uint64((1 << self._digit_bits) - 1)
         indices, counts = [], []
@@ -141,7 +150,11 @@ class DigitsAccumulator:
         return True
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the quantiles of each feature."""
+        """Return the quantiles of each feature.
+
+        Raises:
+            DataError: If the dtype of the results hardly distinguishes integers.
+        """
         below, above = np.moveaxis(_from_keys(self._prefixes, np.dtype(self._field.dtype)), -1, 0)
         virtual = (np.maximum(self._counts, 1) - 1)[:, None] * self._levels
         weights = virtual - np.floor(virtual)
@@ -160,24 +173,28 @@ class DigitsAccumulator:
         }
 
     def _check_resolution(self, values: NDArray[np.float64]) -> None:
-        """Raise if float32, to which clipped integers are converted, hardly distinguishes them.
+        """Raise if the floats of the results hardly distinguish integers.
+
+        Clipped integers become float32; Robust subtracts the median in float64.
 
         Raises:
-            DataError: If its steps are not small compared with the difference of the quantiles.
+            DataError: If rounding is not small compared with the difference of the quantiles.
         """
         if np.dtype(self._field.dtype).kind not in "iu" or len(self._estimator.levels) < 2:
             return
         bounds = np.stack([values[0], values[len(self._estimator.levels) - 1]])
         largest = np.abs(bounds).max(axis=0)
-        steps = np.spacing(np.minimum(largest, np.finfo(np.float32).max / 2).astype(np.float32))
+        dtype = np.dtype(np.float64 if self._owner == "Robust" else np.float32)
+        steps = np.spacing(np.minimum(largest, np.finfo(np.float32).max / 2).astype(dtype))
         spread = bounds[1] - bounds[0]
         is_coarse = (spread > 0) & (steps > spread * COARSE)
         if is_coarse.any():
+            remedy = ", or store them as float64" if dtype == np.float32 else ""
             raise DataError.at(
-                f"fit: field {self._name!r} of Quantiles must have integers that float32 can "
+                f"fit: field {self._name!r} of {self._owner} must have integers that {dtype} can "
                 f"distinguish, but has values up to {largest[is_coarse].reshape(-1)[0]:.17g} and "
                 f"quantiles only {spread[is_coarse].reshape(-1)[0]:.3g} apart. Subtract a constant "
-                "from them, such as the smallest, or store them as float64.",
+                f"from them, such as the smallest{remedy}.",
                 field=self._name,
             )
 
@@ -211,7 +228,7 @@ class FittedQuantiles:
         self._median = plain["median"] and np.array(plain["median"], dtype=np.float64)
 
     def apply(self, values: NDArray[Any], lengths: NDArray[np.int64], groups: Any) -> Any:
-        """Return values, clipped between the lowest and the highest quantile.
+        """Return values, clipped to the quantiles: to both bounds, or to one with a single level.
 
         Raises:
             DecodeError: If there is a NaN, unless ``nan`` allows it.
@@ -242,10 +259,24 @@ def _key_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"uint{8 * dtype.itemsize}")
 
 
+def make_nan_error(chunk: FieldChunk, row: int, owner: str) -> DataError:
+    """Return the error about a NaN in a row of a chunk, for the estimator ``owner``."""
+    arguments = "..., nan='ignore'" if owner == "Quantiles" else "nan='ignore'"
+    return chunk.make_error(
+        row,
+        f"values of {owner} must be numbers, but one is nan. Fit with {owner}({arguments}) or "
+        "nan='impute'",
+    )
+
+
 def _to_keys(
-    chunk: FieldChunk, rule: NanRule
+    chunk: FieldChunk, rule: NanRule, owner: str
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_] | None]:
-    """Return unsigned integers in the order of the values, and which values are not NaN."""
+    """Return unsigned integers in the order of the values, and which are not NaN; None: all.
+
+    Raises:
+        DataError: If there is a NaN with the rule ``error``.
+    """
     values: NDArray[Any] = chunk.values
     unsigned, bits = _key_dtype(values.dtype), 8 * values.dtype.itemsize
     top = np.uint64(1 << (bits - 1))
@@ -254,12 +285,7 @@ def _to_keys(
         return (keys ^ top if values.dtype.kind == "i" else keys), None
     missing = np.isnan(values)
     if rule == "error" and missing.any():
-        row = int(np.nonzero(missing)[0][0])
-        raise chunk.make_error(
-            row,
-            "values of Quantiles must be numbers, but one is nan. Fit with "
-            "Quantiles(..., nan='ignore') or nan='impute'",
-        )
+        raise make_nan_error(chunk, int(np.nonzero(missing)[0][0]), owner)
     words = (values + np.zeros((), values.dtype)).view(unsigned).astype(np.uint64)  # -0.0 is 0.0
     negative = (words & top) != 0
     keys = np.where(negative, ~words & np.uint64((1 << bits) - 1), words | top)
@@ -267,7 +293,7 @@ def _to_keys(
 
 
 def _from_keys(keys: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
-    """Return the numbers of keys, float64."""
+    """Return the numbers that ``_to_keys`` made into keys, as float64."""
     bits = 8 * dtype.itemsize
     top = np.uint64(1 << (bits - 1))
     unsigned = _key_dtype(dtype)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError, must_be
+from seqdata.errors import ConfigError, DataError, DecodeError, must_be
 from seqdata.fitting.field_chunk import (
     NAN_RULES,
     FieldChunk,
@@ -19,7 +19,7 @@ from seqdata.fitting.field_chunk import (
     to_plain_floats,
 )
 from seqdata.fitting.mean_std import MeanStd, NanRule
-from seqdata.fitting.quantiles import DigitsAccumulator, Quantiles
+from seqdata.fitting.quantiles import DigitsAccumulator, Quantiles, make_nan_error
 from seqdata.protocols import Field
 
 _LEVELS = (0.25, 0.5, 0.75)
@@ -79,20 +79,24 @@ class RobustAccumulator:
     def __init__(self, estimator: Robust, name: str, field: Field) -> None:
         self._estimator = estimator
         nan: NanRule = "error" if estimator.nan == "error" else "ignore"
-        self._digits = DigitsAccumulator(Quantiles(*_LEVELS, nan=nan), name, field)
+        self._digits = DigitsAccumulator(Quantiles(*_LEVELS, nan=nan), name, field, "Robust")
         self.measure = self._digits.measure
         self.add = self._digits.add
         self.end_pass = self._digits.end_pass
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the median and the range of each feature."""
+        """Return the median and the interquartile range of each feature.
+
+        Raises:
+            DataError: If float64 cannot distinguish integers.
+        """
         plain = self._digits.make_plain()
         quartiles = np.array(plain["values"], dtype=np.float64)
         return _make_plain(self._estimator, plain["count"], quartiles)
 
 
 class GroupedRobustAccumulator:
-    """Collects the values of each group.
+    """Collects the values of each group, from which quartiles are found at the end.
 
     Args:
         estimator: The estimator.
@@ -101,9 +105,8 @@ class GroupedRobustAccumulator:
     """
 
     def __init__(self, estimator: Robust, name: str, field: Field) -> None:
-        del name
         self._estimator = estimator
-        self._shape = field.shape
+        self._name, self._shape = name, field.shape
         self._values: dict[Hashable, list[NDArray[np.float64]]] = {}
 
     def measure(self, chunk: FieldChunk) -> list[tuple[Hashable, NDArray[np.float64]]]:
@@ -115,7 +118,7 @@ class GroupedRobustAccumulator:
         values = chunk.values.astype(np.float64)
         if self._estimator.nan == "error" and np.isnan(values).any():
             row = int(np.nonzero(np.isnan(values))[0][0])
-            raise chunk.make_error(row, "values of Robust must be numbers, but one is nan")
+            raise make_nan_error(chunk, row, "Robust")
         groups, indices = list_groups(chunk.groups)
         rows = np.repeat(indices, chunk.lengths)
         order = np.argsort(rows, kind="stable")
@@ -132,7 +135,16 @@ class GroupedRobustAccumulator:
         return False
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the median and the range of each feature, of each group and of all of them."""
+        """Return medians and interquartile ranges over all values, and of each group.
+
+        Raises:
+            DataError: If there are no values.
+        """
+        if not self._values:
+            raise DataError(
+                f"fit: field {self._name!r} must have at least one value to fit, but the view has "
+                "no sequences. Fit over more sequences."
+            )
         joined = {group: np.concatenate(parts) for group, parts in self._values.items()}
         everything = np.concatenate(list(joined.values()))
         overall = _find_quartiles(everything)
@@ -150,7 +162,7 @@ class GroupedRobustAccumulator:
 
 
 def _find_quartiles(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the quartiles of each feature, (3, features); NaN of one without values."""
+    """Return the quartiles of each feature, (3, features); NaN for a feature without values."""
     columns = [column[~np.isnan(column)] for column in values.T]
     found = [
         np.quantile(column, _LEVELS) if len(column) else np.full(len(_LEVELS), np.nan)
@@ -215,7 +227,7 @@ class Log1pAccumulator:
         """Return the number of values of a chunk.
 
         Raises:
-            DataError: If one is at most -1, or NaN, unless ``nan`` allows it.
+            DataError: If a value is at most -1, or is NaN and ``nan`` does not allow it.
         """
         values = chunk.values
         is_bad = values <= -1
@@ -224,6 +236,8 @@ class Log1pAccumulator:
         if is_bad.any():
             row = int(np.nonzero(is_bad)[0][0])
             found = values[row][is_bad[row]][0]
+            if np.isnan(found):
+                raise make_nan_error(chunk, row, "Log1p")
             raise chunk.make_error(
                 row, f"values of Log1p must be above -1, but one is {found}. Use another scale"
             )
@@ -238,7 +252,7 @@ class Log1pAccumulator:
         return False
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the number of values."""
+        """Return the rule for NaN and the number of values."""
         return {"kind": "log1p", "nan": self._estimator.nan, "count": self._count}
 
 
@@ -261,12 +275,18 @@ class FittedLog1p:
         """Return the logarithms of values.
 
         Raises:
-            DecodeError: If a value is at most -1, or NaN, unless ``nan`` allows it.
+            DecodeError: If a value is at most -1, or is NaN and ``nan`` does not allow it.
         """
         del lengths, groups, logical
         dtype = np.float64 if values.dtype == np.float64 else np.float32
         missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
-        if (values <= -1).any() or (self._nan == "error" and missing.any()):
+        if self._nan == "error" and missing.any():
+            raise DecodeError.at(
+                f"statistics: field {self.name!r} has a NaN, which Log1p(nan='error') does not "
+                "allow. Fit with nan='ignore' or nan='impute'.",
+                field=self.name,
+            )
+        if (values <= -1).any():
             raise DecodeError.at(
                 f"statistics: values of field {self.name!r} must be above -1 to have a logarithm, "
                 "but one is not. Use another scale",

@@ -30,11 +30,11 @@ _OWN = (
 
 
 class DeferredModel:
-    """A placeholder of a model, which is made once its data is known.
+    """Placeholder for a model that is made once its data is known.
 
     Args:
         model: Class of the model, which has ``for_data``.
-        arguments: Its arguments.
+        arguments: Arguments of the configuration; ``for_data`` gets the ones that it takes.
     """
 
     def __init__(self, model: Any, arguments: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class DeferredModel:
         self._arguments = arguments
 
     def make(self, data: Any) -> LightningModule:
-        """Return the model of a DataModule."""
+        """Return the model with the sizes of a DataModule's data."""
         taken = inspect.signature(self._model.for_data).parameters
         arguments = {name: each for name, each in self._arguments.items() if name in taken}
         made: LightningModule = self._model.for_data(data, **arguments)
@@ -53,14 +53,14 @@ class SeqdataCLI(LightningCLI):
     """LightningCLI whose models may take their sizes from the data, by ``for_data``."""
 
     def add_arguments_to_parser(self, parser: Any) -> None:
-        """Make models with ``for_data`` after the data."""
+        """Let the parser make placeholders of models with ``for_data``."""
         parser.add_instantiator(_instantiate_model, LightningModule, subclasses=True)
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
-        """Parse the arguments of the command line, and the files that they name.
+        """Parse the arguments of the command line, and the configuration files that they name.
 
         Raises:
-            ConfigError: If one does not exist or is invalid; names a misspelt key of a file.
+            ConfigError: If an argument is unknown or invalid; names a misspelt key of a file.
         """
         jsonargparse: Any = importlib.import_module("jsonargparse")
         try:
@@ -68,22 +68,22 @@ class SeqdataCLI(LightningCLI):
         except jsonargparse.ArgumentError as error:
             given = sys.argv[1:] if args is None else args
             parsers = self._subcommand_parsers
-            known = next((parsers[each] for each in given if each in parsers), parser)
-            keys = ConfigKeys(known.get_defaults().keys(), list_names())
+            command = next((each for each in given if each in parsers), "fit")
+            keys = ConfigKeys(parsers.get(command, parser).get_defaults().keys(), list_names())
             mistake = read_mistake(given, keys, jsonargparse.get_loader("yaml"))
-            raise ConfigError(mistake or f"seqdata fit: {error}") from error
+            raise ConfigError(mistake or f"seqdata {command}: {error}") from error
 
     def instantiate_classes(self) -> None:
         """Make the data, the model and the Trainer.
 
         Raises:
-            ConfigError: If the section of the Trainer is empty, or none.
+            ConfigError: If the section of the Trainer is not a mapping.
             SeqDataError: If an argument of a class is invalid.
         """
         trainer = self._get(self.config, "trainer")
         if not hasattr(trainer, "keys"):
             raise ConfigError(
-                "seqdata fit: `trainer` must have keys, such as max_epochs, but is "
+                f"seqdata {self.subcommand}: `trainer` must have keys, such as max_epochs, but is "
                 f"{'empty' if trainer is None else repr(trainer)}. Add one, or leave it out"
             )
         try:
@@ -126,7 +126,7 @@ def expand_names(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def list_names() -> dict[str, str]:
-    """Return short name -> import path: of collators, and of the classes of packages."""
+    """Return short name -> import path, of collators and of the classes of installed packages."""
     host, found = default_host(), {"Remote": "seqdata.Remote"}
     for name in host.names("collator"):
         factory = None if name in COLLATORS else host.find("collator", name)
@@ -172,11 +172,12 @@ def run_cli(arguments: Sequence[str]) -> SeqdataCLI:
         arguments: The subcommand and its arguments.
 
     Raises:
-        ConfigError: If jsonargparse is not installed.
+        SeqDataError: If jsonargparse is not installed, or as of the classes of ``SeqdataCLI``.
     """
     if importlib.util.find_spec("jsonargparse") is None:
         raise ConfigError(
-            "seqdata fit: jsonargparse is not installed. pip install 'jsonargparse[signatures]'"
+            f"seqdata {arguments[0]}: jsonargparse is not installed. "
+            "pip install 'jsonargparse[signatures]'"
         )
     import_classes()
     jsonargparse: Any = importlib.import_module("jsonargparse")

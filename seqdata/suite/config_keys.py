@@ -26,9 +26,9 @@ _BASES = {
     "model": LightningModule, "data": LightningDataModule, "optimizer": Optimizer,
     "lr_scheduler": LRScheduler,
 }  # fmt: skip
-_OTHER_BASES = (Callback, Logger)  # a class of these is named below another key
+_OTHER_BASES = (Callback, Logger)  # their classes occur at any depth, such as trainer.callbacks
 _POLICY_KEYS = ("batching", "eval_batching")
-_FEW = 12  # names that are all listed
+_FEW = 12  # most names that a message lists
 
 
 class ConfigKeys:
@@ -45,15 +45,16 @@ class ConfigKeys:
         self._classes: dict[str, Any] = {}  # of keys, also of files read before
 
     def find_mistake(self, config: Any) -> str:
-        """Return what is said about the first key or class that does not exist; empty if all do.
+        """Return a message on the first key or class that does not exist; empty if all exist.
 
         Args:
-            config: Contents of a file; of several files in the order in which they are merged.
+            config: Contents of one file. Check several files in the order of the command line: a
+                later file may give arguments of a class that an earlier one names.
         """
         return next(self._iter_section(_nest(config), ""), "")
 
     def _iter_section(self, section: Any, path: str) -> Iterator[str]:
-        """Yield the mistakes in a section of the file, such as ``trainer``, or in the whole."""
+        """Yield the mistakes in a section such as ``trainer``, or in the whole file."""
         if not isinstance(section, Mapping):
             return
         start = f"{path}." if path else ""
@@ -134,7 +135,7 @@ class ConfigKeys:
             return None
 
     def _list_classes(self, path: str, is_policy: bool) -> list[str]:
-        """Return the short names that a class may have below a key."""
+        """Return the names of the classes that a key may have, for messages."""
         if is_policy:
             built_in = [each.rpartition(":")[2] for each in POLICIES.values()]
             return sorted({*default_host().names("policy"), *built_in})
@@ -151,7 +152,7 @@ def read_mistake(arguments: Sequence[str], keys: ConfigKeys, load: Callable[[str
     Args:
         arguments: The command line.
         keys: The keys that a file may have.
-        load: Returns the contents of the text of a file.
+        load: Function that parses the text of a file.
     """
     for path in _list_files(arguments):
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # the parser says why
@@ -177,7 +178,7 @@ def _nest(value: Any) -> Any:
 
 
 def _add(found: dict[Any, Any], name: Any, value: Any) -> None:
-    """Set a key of nested dicts, which keep what they hold below it."""
+    """Set a key of nested dicts; a dict is merged into the dict that the key already has."""
     if isinstance(value, dict) and isinstance(found.get(name), dict):
         for key, item in value.items():
             _add(found[name], key, item)
@@ -194,7 +195,7 @@ def _list_files(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _iter_classes(bases: Iterable[Any] = (*_BASES.values(), *_OTHER_BASES)) -> Iterator[Any]:
-    """Yield the public classes that are imported and derived from some."""
+    """Yield all imported public subclasses of base classes."""
     for base in bases:
         for each in base.__subclasses__():
             if not each.__name__.startswith("_"):
@@ -203,7 +204,7 @@ def _iter_classes(bases: Iterable[Any] = (*_BASES.values(), *_OTHER_BASES)) -> I
 
 
 def _list_module(module: str) -> list[str]:
-    """Return the import paths of the public names of a module; none if it was not imported."""
+    """Return the import paths of the public names of a module; empty if it is not imported."""
     found = dir(sys.modules[module]) if module in sys.modules else []
     return [f"{module}.{name}" for name in found if not name.startswith("_")]
 
@@ -217,7 +218,7 @@ def _list_arguments(found: type) -> list[str]:
 
 
 def _describe(kind: str, where: str, name: str, known: Sequence[str], owner: str = "") -> str:
-    """Return the text about a name that does not exist, with all names if they are few."""
+    """Return the text about a name that does not exist, with all known names if they are few."""
     text = describe_unknown_name(kind, name, known, most=_FEW)
     prefix = f"{where}: " if where else ""
     return f"{prefix}{owner} has {text}" if owner else f"{prefix}there is {text}"

@@ -1,4 +1,4 @@
-"""Labels of sequences: one for each, none missing, and no feature of a model."""
+"""Checks of labels: every sequence must have one that is finite."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def check_labels(
     Args:
         who: Beginning of the message.
         name: Field of the labels.
-        values: A label per sequence. Only floats can be missing: a table refuses others.
+        values: A label per sequence. Only floats are checked; tables refuse other missing values.
         ids: Ids of the sequences.
         chosen: The sequences that are used, int64 (n,).
 
     Raises:
-        DataError: If so; it names the first such sequence.
+        DataError: If a label is NaN or infinite; names the first such sequence.
     """
     if not is_float(values):
         return
@@ -51,7 +51,7 @@ def check_stored_labels(who: str, name: str, store: Any) -> None:
         store: The store.
 
     Raises:
-        DataError: If so; it names the first such sequence.
+        DataError: If a label is NaN or infinite; names the first such sequence.
     """
     field = store.fields[name]
     if field.axis is None and not field.shape:
