@@ -52,7 +52,7 @@ class Unfitted:
     """Transform in the place of statistics that are not fitted: it makes no batch.
 
     Args:
-        names: The fields.
+        names: The fields; empty if a function chooses them.
     """
 
     names: tuple[str, ...]

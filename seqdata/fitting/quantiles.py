@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, DecodeError, must_be
 from seqdata.fitting.field_chunk import (
+    NAN_PROBLEM,
     NAN_RULES,
     FieldChunk,
     check_choice,
@@ -77,14 +78,10 @@ class DigitsAccumulator:
         estimator: The estimator.
         name: Name of the field.
         field: Dtype and shape of the field.
-        owner: Name of the user's estimator, for messages.
     """
 
-    def __init__(
-        self, estimator: Quantiles, name: str, field: Field, owner: str = "Quantiles"
-    ) -> None:
+    def __init__(self, estimator: Quantiles, name: str, field: Field) -> None:
         self._estimator = estimator
-        self._owner = owner
         self._name = name
         self._field = field
         self._features = int(np.prod(field.shape))
@@ -104,7 +101,7 @@ class DigitsAccumulator:
         Raises:
             DataError: If there is a NaN, unless ``nan`` allows it.
         """
-        keys, present = _to_keys(chunk, self._estimator.nan, self._owner)
+        keys, present = _to_keys(chunk, self._estimator.nan)
         shift = np.uint64(self._key_bits - self._known_bits - self._digit_bits)
         mask = np.uint64((1 << self._digit_bits) - 1)
         indices, counts = [], []
@@ -153,29 +150,36 @@ class DigitsAccumulator:
         """Return the quantiles of each feature.
 
         Raises:
-            DataError: If the dtype of the results hardly distinguishes integers.
+            DataError: If float32 hardly distinguishes integers of the field.
         """
-        below, above = np.moveaxis(_from_keys(self._prefixes, np.dtype(self._field.dtype)), -1, 0)
-        virtual = (np.maximum(self._counts, 1) - 1)[:, None] * self._levels
-        weights = virtual - np.floor(virtual)
-        values = _interpolate(below, above, weights)
-        values[self._counts == 0] = np.nan
-        values = np.moveaxis(values.reshape(*self._field.shape, -1), -1, 0)
+        values = self.find_values()
         self._check_resolution(values)
         has_median = self._estimator.nan == "impute"
         return {
             "kind": "quantiles",
             "levels": list(self._estimator.levels),
             "nan": self._estimator.nan,
-            "count": self._counts.reshape(self._field.shape).tolist(),
+            "count": self.counts,
             "values": to_plain_floats(values[:-1] if has_median else values),
             "median": to_plain_floats(values[-1]) if has_median else None,
         }
 
-    def _check_resolution(self, values: NDArray[np.float64]) -> None:
-        """Raise if the floats of the results hardly distinguish integers.
+    @property
+    def counts(self) -> Any:
+        """Number of values of each feature, as nested lists of integers."""
+        return self._counts.reshape(self._field.shape).tolist()
 
-        Clipped integers become float32; Robust subtracts the median in float64.
+    def find_values(self) -> NDArray[np.float64]:
+        """Return the quantiles, float64 (levels, *shape); NaN of a feature without values."""
+        below, above = np.moveaxis(_from_keys(self._prefixes, np.dtype(self._field.dtype)), -1, 0)
+        virtual = (np.maximum(self._counts, 1) - 1)[:, None] * self._levels
+        weights = virtual - np.floor(virtual)
+        values = _interpolate(below, above, weights)
+        values[self._counts == 0] = np.nan
+        return np.moveaxis(values.reshape(*self._field.shape, -1), -1, 0)
+
+    def _check_resolution(self, values: NDArray[np.float64]) -> None:
+        """Raise if float32, to which clipped integers are converted, hardly distinguishes them.
 
         Raises:
             DataError: If rounding is not small compared with the difference of the quantiles.
@@ -184,17 +188,15 @@ class DigitsAccumulator:
             return
         bounds = np.stack([values[0], values[len(self._estimator.levels) - 1]])
         largest = np.abs(bounds).max(axis=0)
-        dtype = np.dtype(np.float64 if self._owner == "Robust" else np.float32)
-        steps = np.spacing(np.minimum(largest, np.finfo(np.float32).max / 2).astype(dtype))
+        steps = np.spacing(np.minimum(largest, np.finfo(np.float32).max / 2).astype(np.float32))
         spread = bounds[1] - bounds[0]
         is_coarse = (spread > 0) & (steps > spread * COARSE)
         if is_coarse.any():
-            remedy = ", or store them as float64" if dtype == np.float32 else ""
             raise DataError.at(
-                f"fit: field {self._name!r} of {self._owner} must have integers that {dtype} can "
+                f"fit: field {self._name!r} of Quantiles must have integers that float32 can "
                 f"distinguish, but has values up to {largest[is_coarse].reshape(-1)[0]:.17g} and "
                 f"quantiles only {spread[is_coarse].reshape(-1)[0]:.3g} apart. Subtract a constant "
-                f"from them, such as the smallest{remedy}.",
+                "from them, such as the smallest, or store them as float64.",
                 field=self._name,
             )
 
@@ -259,18 +261,8 @@ def _key_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"uint{8 * dtype.itemsize}")
 
 
-def make_nan_error(chunk: FieldChunk, row: int, owner: str) -> DataError:
-    """Return the error about a NaN in a row of a chunk, for the estimator ``owner``."""
-    arguments = "..., nan='ignore'" if owner == "Quantiles" else "nan='ignore'"
-    return chunk.make_error(
-        row,
-        f"values of {owner} must be numbers, but one is nan. Fit with {owner}({arguments}) or "
-        "nan='impute'",
-    )
-
-
 def _to_keys(
-    chunk: FieldChunk, rule: NanRule, owner: str
+    chunk: FieldChunk, rule: NanRule
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_] | None]:
     """Return unsigned integers in the order of the values, and which are not NaN; None: all.
 
@@ -285,7 +277,8 @@ def _to_keys(
         return (keys ^ top if values.dtype.kind == "i" else keys), None
     missing = np.isnan(values)
     if rule == "error" and missing.any():
-        raise make_nan_error(chunk, int(np.nonzero(missing)[0][0]), owner)
+        row = int(np.nonzero(missing)[0][0])
+        raise chunk.make_error(row, NAN_PROBLEM)
     words = (values + np.zeros((), values.dtype)).view(unsigned).astype(np.uint64)  # -0.0 is 0.0
     negative = (words & top) != 0
     keys = np.where(negative, ~words & np.uint64((1 << bits) - 1), words | top)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, DecodeError, must_be
 from seqdata.fitting.field_chunk import (
+    NAN_PROBLEM,
     NAN_RULES,
     FieldChunk,
     check_choice,
@@ -19,7 +20,7 @@ from seqdata.fitting.field_chunk import (
     to_plain_floats,
 )
 from seqdata.fitting.mean_std import MeanStd, NanRule
-from seqdata.fitting.quantiles import DigitsAccumulator, Quantiles, make_nan_error
+from seqdata.fitting.quantiles import DigitsAccumulator, Quantiles
 from seqdata.protocols import Field
 
 _LEVELS = (0.25, 0.5, 0.75)
@@ -79,20 +80,14 @@ class RobustAccumulator:
     def __init__(self, estimator: Robust, name: str, field: Field) -> None:
         self._estimator = estimator
         nan: NanRule = "error" if estimator.nan == "error" else "ignore"
-        self._digits = DigitsAccumulator(Quantiles(*_LEVELS, nan=nan), name, field, "Robust")
+        self._digits = DigitsAccumulator(Quantiles(*_LEVELS, nan=nan), name, field)
         self.measure = self._digits.measure
         self.add = self._digits.add
         self.end_pass = self._digits.end_pass
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the median and the interquartile range of each feature.
-
-        Raises:
-            DataError: If float64 cannot distinguish integers.
-        """
-        plain = self._digits.make_plain()
-        quartiles = np.array(plain["values"], dtype=np.float64)
-        return _make_plain(self._estimator, plain["count"], quartiles)
+        """Return the median and the interquartile range of each feature."""
+        return _make_plain(self._estimator, self._digits.counts, self._digits.find_values())
 
 
 class GroupedRobustAccumulator:
@@ -118,7 +113,7 @@ class GroupedRobustAccumulator:
         values = chunk.values.astype(np.float64)
         if self._estimator.nan == "error" and np.isnan(values).any():
             row = int(np.nonzero(np.isnan(values))[0][0])
-            raise make_nan_error(chunk, row, "Robust")
+            raise chunk.make_error(row, NAN_PROBLEM)
         groups, indices = list_groups(chunk.groups)
         rows = np.repeat(indices, chunk.lengths)
         order = np.argsort(rows, kind="stable")
@@ -237,7 +232,7 @@ class Log1pAccumulator:
             row = int(np.nonzero(is_bad)[0][0])
             found = values[row][is_bad[row]][0]
             if np.isnan(found):
-                raise make_nan_error(chunk, row, "Log1p")
+                raise chunk.make_error(row, NAN_PROBLEM)
             raise chunk.make_error(
                 row, f"values of Log1p must be above -1, but one is {found}. Use another scale"
             )
@@ -282,8 +277,8 @@ class FittedLog1p:
         missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
         if self._nan == "error" and missing.any():
             raise DecodeError.at(
-                f"statistics: field {self.name!r} has a NaN, which Log1p(nan='error') does not "
-                "allow. Fit with nan='ignore' or nan='impute'.",
+                f"statistics: field {self.name!r} has a NaN, which nan='error' does not allow. "
+                "Fit with nan='ignore' or nan='impute'.",
                 field=self.name,
             )
         if (values <= -1).any():

@@ -16,9 +16,10 @@ from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.logical_values import EncodedValues
 from seqdata.storage.time_split import make_bounds, make_limit
 from seqdata.storage.views import SequenceStore
-from seqdata.suite.labels import check_labels, describe_float_labels
 from seqdata.suite.table_columns import (
+    check_labels,
     check_static_numbers,
+    describe_float_labels,
     is_float,
     list_groups,
     make_infinite_error,
@@ -129,7 +130,7 @@ class _Preparation:
         ids, times = list(store.ids), None
         if table.time is not None:
             logical = store.fields[table.time].logical
-            times = TimeColumn.from_column("events", table.time, columns[table.time], logical)
+            times = TimeColumn.from_column(table.time, columns[table.time], logical, "events")
         starts, stops = self._choose(times, lengths)
         kept = np.flatnonzero(stops > starts)
         self._counted.update(sequences=len(ids), kept=len(kept))

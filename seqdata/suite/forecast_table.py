@@ -234,7 +234,7 @@ class _Preparation:
         name = self._table.time
         axis = str(store.fields[name].axis)
         values = read_columns(store, (name,), lengths, axis)[name]
-        return TimeColumn.from_column("forecast", name, values, store.fields[name].logical)
+        return TimeColumn.from_column(name, values, store.fields[name].logical)
 
     def _place(
         self, store: SequenceStore, name: str, values: Any, grid: Grid, *, is_part: bool

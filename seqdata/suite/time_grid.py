@@ -43,15 +43,15 @@ class TimeColumn:
 
     @classmethod
     def from_column(
-        cls, owner: str, name: str, values: NDArray[Any], logical: LogicalType | None
+        cls, name: str, values: NDArray[Any], logical: LogicalType | None, owner: str = "forecast"
     ) -> TimeColumn:
         """Return the times of a field: dates, strings that are dates, or whole numbers.
 
         Args:
-            owner: Beginning of a message, such as ``forecast``.
             name: Name of the field.
             values: Values of the field (rows,).
             logical: Logical type of the field; None: numbers.
+            owner: Beginning of a message.
 
         Raises:
             ConfigError: If the field holds something else.
@@ -71,10 +71,9 @@ class TimeColumn:
             return cls(name, values.astype(np.int64), None)
         if logical is None and values.dtype.kind == "f" and (values == np.floor(values)).all():
             return cls(name, values.astype(np.int64), None)
-        found = "fractions or NaN" if values.dtype.kind == "f" else values.dtype
         raise ConfigError(
             must_be(
-                f"{owner}: `time` {name!r}", "dates or whole numbers", str(logical or found),
+                f"{owner}: `time` {name!r}", "dates or integers", str(logical or values.dtype),
                 "Convert it",
             )
         )  # fmt: skip
@@ -282,11 +281,11 @@ class Step:
             days = (dates.astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
             last = ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64) - 1
             is_end = days == last
-            offsets = np.where(is_end & is_end[starts][owners], 0, days - days[starts][owners])
+            offsets = np.where(is_end & is_end[starts[owners]], 0, days - days[starts[owners]])
             remainders = months.view(np.int64) % self.size
-            return np.asarray(offsets | (remainders - remainders[starts][owners]))
+            return np.asarray(offsets | (remainders - remainders[starts[owners]]))
         remainders = local % self.size
-        return np.asarray(remainders - remainders[starts][owners])
+        return np.asarray(remainders - remainders[starts[owners]])
 
     def add(
         self, base: NDArray[np.int64], steps: NDArray[np.int64], logical: Timestamp | None

@@ -35,6 +35,14 @@ def test_without_a_trainer_a_loader_plays_epoch_after_epoch():
     assert epochs == [[(0, 0), (0, 1), (0, 2)], [(1, 0), (1, 1), (1, 2)]]
 
 
+def test_setup_without_a_stage_is_that_of_a_fit():
+    options = {"train": sequences(9), "val": sequences(4), "batching": Bucketed(3), "seed": 1}
+    data, due = SequenceDataModule(**options), ready("fit", **options)
+    data.setup()
+    assert played(data.train_dataloader()) == played(due.train_dataloader())
+    assert played(data.val_dataloader()) == played(due.val_dataloader())
+
+
 def test_loaders_are_there_before_setup():
     data = SequenceDataModule(train=sequences(9), batching=Fixed(3))
     assert len(data.train_dataloader()) == 3
@@ -159,7 +167,7 @@ def test_validation_without_data_is_refused_by_the_trainer():
         ),
         (
             {"num_workers": -1},
-            "`num_workers` must be an integer, .*but is -1",
+            "`num_workers` must be an integer .*but is -1",
         ),
         (
             {"batches_per_update": 0},
@@ -171,8 +179,8 @@ def test_validation_without_data_is_refused_by_the_trainer():
             "`tail` must be 'fill' with `batch.*, but is 'drop'",
         ),
         ({"tail": "pad"}, "`tail` must be 'fill', 'drop' or 'repeat', but is 'pad'"),
-        ({"seed": -1}, "`seed` must be in .*, but is -1"),
-        ({"prefetch": -1}, "`prefetch` must be an integer, 0 for no thread, but is -1"),
+        ({"seed": -1}, "`seed` must be an integer in .*, but is -1"),
+        ({"prefetch": -1}, r"`prefetch` must be an integer in .*, 0 for no thread, but is -1"),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused_in_the_constructor(options, message):

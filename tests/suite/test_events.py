@@ -292,7 +292,9 @@ def test_columns_that_do_not_fit_are_refused(options, message):
 
 def test_times_that_are_not_dates_are_told_of_events():
     table = visits().drop_duplicates("user")
-    with pytest.raises(ConfigError, match=r"events: `time` 'time' must be .* is fractions or NaN"):
+    with pytest.raises(
+        ConfigError, match=r"events: `time` 'time' must be dates or integers, but is float"
+    ):
         data_of(table.assign(time=0.5)).setup("fit")
     with pytest.raises(ConfigError, match="events: `time` must be a column with a value per event"):
         data_of(table.assign(time="2024-01-01")).setup("fit")

@@ -89,7 +89,7 @@ def test_small_floats_are_widened(batch):
             {"id": torch.zeros(3)},
             "name of a prediction must be a non-empty string other than id, position",
         ),
-        ({3: torch.zeros(3)}, "the name of a prediction must be a string"),
+        ({3: torch.zeros(3)}, "the name of a prediction must be a non-empty string"),
     ],
 )
 def test_what_cannot_be_written_is_named(outputs, text, batch):
