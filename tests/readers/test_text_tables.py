@@ -5,6 +5,7 @@ import codecs
 import gzip
 import json
 import lzma
+import re
 import warnings
 
 import numpy as np
@@ -258,8 +259,11 @@ def test_another_encoding_is_refused_with_how_to_convert_it(tmp_path, kind, enco
         pytest.skip("is read")
     content = {"csv": "s,x\na,1\n", "jsonl": '{"x": [1]}\n'}[kind]
     (tmp_path / f"t.{kind}").write_bytes(content.encode(encoding))
-    with pytest.raises(DecodeError, match=r"must be UTF-8 text, but .*UTF-16.*iconv"):
+    with pytest.raises(DecodeError, match=r"must be UTF-8 text, but .*UTF-16") as refused:
         read(tmp_path, ReadOptions(), kind)
+    command = re.search(r"`iconv -f (\S+) -t UTF-8`", str(refused.value))
+    assert command is not None
+    assert content.encode(encoding).decode(command[1]) == content
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])

@@ -216,7 +216,10 @@ def test_a_finding_names_what_is_shared(tmp_path):
         ),
         ("{train: store, val: store, by: z}", "leaks: `by` must be a field of every part (x), but"),
         ("{train: store, val: more, time: z}", "leaks: `time` must be a field of every part with"),
-        ("{train: store, val: more, stats: z}", "must be a JSON file that Statistics.save wrote"),
+        (
+            "{train: store, val: more, stats: z}",
+            "must be a readable file of Statistics.save, but cannot be",
+        ),
         ("a: b: c", "must be a YAML file that can be read, but is not"),
     ],
 )
