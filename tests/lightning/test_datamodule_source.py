@@ -202,7 +202,7 @@ def test_a_run_on_changed_data_keeps_its_statistics(tmp_path):
     ("options", "message"),
     [
         ({"split": {"val": 0.5}}, "`split` must be a mapping with a part 'train'"),
-        ({"split": {"train": 0.5, "tst": 0.5}}, r"but 'tst' is given; did you mean 'test'\?$"),
+        ({"split": {"train": 0.5, "tst": 0.5}}, r"but 'tst' is neither; did you mean 'test'\?$"),
         (
             {"split": {"train": 0.5, "dev": 0.5}},
             r"the keys of `split` must be parts \(train, val, test, predict\) or options",

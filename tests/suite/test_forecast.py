@@ -324,7 +324,7 @@ def test_what_cannot_be_forecast_is_refused(change, options, message):
             {"split": {"val": "2024-02-01.."}},
             r"a part 'train', .*'train': '..2024-01-15'",
         ),
-        ({"split": {"train": 0.5, "valid": 0.5}}, "but 'valid' is given"),
+        ({"split": {"train": 0.5, "valid": 0.5}}, "but 'valid' is neither"),
         ({"target": 3}, "`target` must be a string or a list of strings, but is 3"),
         ({"target": {"a", "b"}}, r"a list of strings, but is \{'.*Pass e\.g\. \['a', 'b'\]"),
     ],

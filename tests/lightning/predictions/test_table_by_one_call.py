@@ -147,7 +147,7 @@ def test_several_datasets_are_no_one_table():
 def test_sequences_of_one_length_need_a_unit():
     """Their predictions are as wide as every batch, so ``per`` says what they are."""
     table = IN_ORDER.iloc[[0, 1, 2, 4, 5, 6]]
-    with pytest.raises(ConfigError, match=r"Pass `per='timestep'` or `per='sequence'`$"):
+    with pytest.raises(ConfigError, match=r"Pass `per='timestep'` or `per=.sequence.`\n"):
         predict(predict=table)
     found = predict(predict=table, per="timestep")
     assert found["load_pred"].tolist() == table["load"].tolist()
