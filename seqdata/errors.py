@@ -59,8 +59,8 @@ class SeqDataError(Exception):
     """Base class of the errors that seqdata raises.
 
     Args:
-        message: The text. If it has a trailer line ``seqdata: {json}`` (a note that is only added
-            in workers of a torch DataLoader, which pass errors on as text), it is read as details.
+        message: The text. A line ``seqdata: {json}`` in it is read as details and removed. ``at``,
+            pickling and workers of a torch DataLoader, which pass errors on as text, add this line.
 
     Attributes:
         details: Values that name the place: ``shard``, ``sequence``, ``field``, ``offset``, …;
@@ -85,14 +85,14 @@ class SeqDataError(Exception):
 
         Args:
             line: Line added below the message; a command to run stays last.
-            details: Details, which replace existing ones.
+            details: Details, which replace existing ones of the same name.
         """
         text, remedy, command = str(self).rpartition(REMEDY)
         text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
         return self._copy_notes(self.at(text, **{**self.details, **details}))
 
     def with_details(self, **details: Detail) -> Self:
-        """Return a copy of the error with more details, which replace existing ones."""
+        """Return a copy with more details, which replace existing ones of the same name."""
         return self._copy_notes(self.at(str(self), **{**self.details, **details}))
 
     def shown_by(self, command: str) -> Self:
@@ -313,10 +313,10 @@ def describe_unknown_name(
     """Return the text about an unknown name, with the most similar and all known names.
 
     Args:
-        kind: What the name is of.
+        kind: Kind of object that the name stands for, such as ``field``.
         name: The unknown name.
         names: The known names.
-        most: If there are more names than this, only the most similar one is in the text.
+        most: If there are more names than this, and one is similar, only that one is in the text.
 
     Examples:
         >>> describe_unknown_name("field", "lable", ["label", "x"])
@@ -446,7 +446,7 @@ class FingerprintMismatch(DataError):
 
 
 class SeqDataWarning(UserWarning):
-    """A warning, shown once, that something changes results."""
+    """A warning that data or a setting may give other results or speed than expected."""
 
 
 _PASSED_OVER = {

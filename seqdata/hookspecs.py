@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SEQDATA_API = 1
 """Level of the hooks and of ``seqdata.backends``. Within a level hooks gain arguments only; a
-package that needs a higher one says so in its entry points, and is refused."""
+package that needs a higher level names it in its entry points, and is then refused."""
 
 hookspec = pluggy.HookspecMarker("seqdata")
 hookimpl = pluggy.HookimplMarker("seqdata")

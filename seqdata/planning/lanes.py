@@ -184,7 +184,7 @@ class StepTable(BatchTable):
         return self.schedule.scale(number)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return the number of scored timesteps and of non-empty rows in batches ``first:stop``."""
         del overlap  # known to the schedule
         if first >= stop:
             return 0, 0

@@ -38,7 +38,7 @@ class _Frame:
         x_range: Bounds of the horizontal axis.
         y_range: Bounds of the vertical axis, bottom first.
         height: Height of the plot area in pixels.
-        is_log: Whether the horizontal axis is logarithmic; from 0 on also linear below 1.
+        is_log: Whether the horizontal axis is logarithmic, and linear from 0 to 1.
     """
 
     def __init__(
