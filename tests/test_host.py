@@ -424,7 +424,10 @@ class TestLevels:
 
     @pytest.mark.parametrize("level", ["0", "new"])
     def test_what_is_no_level_is_refused(self, level, install):
-        with pytest.raises(PluginError, match=f"named by a level, from 1 on, but is '{level}'"):
+        with pytest.raises(
+            PluginError,
+            match=f"must be a level of the hooks, an integer of at least 1, but is '{level}'",
+        ):
             self.lay(install, level).policy("acme-a")
 
 
