@@ -301,8 +301,12 @@ def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str
     if not host.claims():
         return None
     first: dict[str, str] = {}  # by backend: its first file, in the order of names
+    backends: dict[str, str | None] = {}  # by what follows the first dot of a name
     for name in itertools.islice(names, _MOST_NAMES):
-        backend = host.backend_of_suffix(name)
+        ending = name.rpartition("/")[2].partition(".")[2]
+        if ending not in backends:
+            backends[ending] = host.backend_of_suffix(name)
+        backend = backends[ending]
         if backend is not None:
             first[backend] = min(name, first.get(backend, name))
     if len(first) > 1:

@@ -40,7 +40,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any, Self
@@ -150,6 +150,16 @@ def must_be(name: str, needed: str, found: str, remedy: str = "") -> str:
     message = f"{name} must be {needed}, but is {found}"
     end = "" if remedy.endswith("?") else "."
     return f"{message}. {remedy}{end}" if remedy else message
+
+
+def advise_on_copy(value: object) -> str:
+    """Return the advice about a dict in place of an object; empty for any other value.
+
+    Hydra replaces an object within a dict or list by a dict of its fields.
+    """
+    if not isinstance(value, Mapping):
+        return ""
+    return "If Hydra made it, add `_convert_: all` to the config of the DataModule"
 
 
 class StopIterationGuard:

@@ -7,9 +7,11 @@ import pytest
 
 from seqdata.api import concat, open_store, split, write_store
 from seqdata.arguments import to_plain
+from seqdata.errors import ConfigError
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
 from seqdata.planning.build import describe_policy
+from seqdata.planning.parts import Part
 from seqdata.policies.fixed import Bucketed, Fixed
 from seqdata.policies.mix import Mix
 from seqdata.policies.windows import Windows
@@ -110,3 +112,27 @@ def test_policies_are_the_same_policies():
     for plain, found in pairs:
         assert describe_policy(plain) == describe_policy(found)
     assert to_plain(Config(a=Names(1, Config(b=2)))) == {"a": [1, {"b": 2}]}
+
+
+@pytest.mark.parametrize("made", [
+    lambda copy: SequenceDataModule(train=ROWS, batching=Fixed(4), statistics=Config(x=copy)),
+    lambda copy: SequenceDataModule(train=ROWS, batching=Fixed(4), statistics={"x": dict(copy)}),
+    lambda copy: Zip({"a": copy}),
+    lambda copy: Mix({"a": copy}, Fixed(4)),
+    lambda copy: Mix({"a": Part(1, copy)}),
+])  # fmt: skip
+def test_a_copy_of_an_objects_fields_is_told_with_the_option_of_hydra(made):
+    """Hydra makes one of an object within a dict, unless its config says otherwise."""
+    told = r", but is \{.*\}\. If Hydra made it, add `_convert_: all` to the config"
+    with pytest.raises(ConfigError, match=told):
+        made(HydraCopy({"weight": 1.0, "policy": None}))
+
+
+class HydraCopy(dict):
+    """A Mapping that prints itself as a dict does."""
+
+
+def test_other_values_are_told_without_the_option_of_hydra():
+    with pytest.raises(ConfigError) as raised:
+        Zip({"a": 3})
+    assert "Hydra" not in str(raised.value)

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 import seqdata
+import seqdata.datasets
 from seqdata import errors
 from seqdata_testing.waiting import patient
 from tests import preloaded
@@ -131,6 +132,31 @@ def test_every_block_of_a_page_runs(page, folder, monkeypatch, capsys):
     if page == README:  # it shows what was printed
         shown = "".join(block.code for block in blocks if block.kind == "text").splitlines()
         assert [line for line in capsys.readouterr().out.splitlines() if line in shown] == shown
+
+
+@pytest.fixture
+def of_hydra(folder):
+    """Return the config, program and output of the page, in a folder with its store."""
+    pytest.importorskip("hydra")
+    seqdata.write_store("store/train", seqdata.datasets.load_japanese_vowels("train"))
+    page = ROOT / "docs" / "guides" / "training" / "lightning-cli.md"
+    found = blocks_of(page.read_text("utf-8"))
+    first = next(number for number, each in enumerate(found) if each.title == "hydra.yaml")
+    return [each.code for each in found[first : first + 3]]
+
+
+def test_the_config_of_hydra_makes_a_datamodule(of_hydra, folder, capsys):
+    config, program, output = of_hydra
+    (folder / "hydra.yaml").write_text(config, "utf-8")
+    exec(compile(program, "page", "exec", dont_inherit=True), {})
+    assert capsys.readouterr().out == output
+
+
+def test_the_config_of_hydra_without_its_conversion_says_what_to_add(of_hydra, folder):
+    config, program, _ = of_hydra
+    (folder / "hydra.yaml").write_text(config.replace("  _convert_: all\n", ""), "utf-8")
+    with pytest.raises(Exception, match="If Hydra made it, add `_convert_: all` to the config"):
+        exec(compile(program, "page", "exec", dont_inherit=True), {})
 
 
 def test_the_badges_say_what_the_package_says():

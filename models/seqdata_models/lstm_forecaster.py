@@ -99,7 +99,15 @@ class LSTMForecaster(L.LightningModule):
             layers: Number of stacked layers of both LSTMs.
             embedding: Size of an embedding.
             learning_rate: Learning rate of Adam.
+
+        Raises:
+            ConfigError: If the data is no ``ForecastDataModule``.
         """
+        if not hasattr(data, "known"):
+            raise ConfigError(
+                "forecaster: the data must be a ForecastDataModule, which names targets and "
+                f"horizon, but is a {type(data).__name__}. Choose it, or another model"
+            )
         sizes = data.sizes
         counts = {**sizes["vocabulary"], **{k: n + 1 for k, n in sizes["classes"].items()}}
         known, observed = (*data.known, *data.calendar), data.observed

@@ -14,6 +14,7 @@ import click
 from seqdata.api import open_store
 from seqdata.cli._report.console import (
     backend_option,
+    complete_location,
     format_bytes,
     format_examples,
     json_option,
@@ -35,7 +36,7 @@ from seqdata.storage.remote.urls import redact_secrets
         "seqdata index folder/ --rebuild --json",
     ),
 )
-@click.argument("location")
+@click.argument("location", shell_complete=complete_location)
 @backend_option
 @click.option("--rebuild", is_flag=True, help="Rebuild indexes that exist.")
 @click.option(

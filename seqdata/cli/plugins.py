@@ -19,6 +19,7 @@ from seqdata.cli._plugins.new import write_plugin
 from seqdata.cli._plugins.templates import KINDS
 from seqdata.cli._report.console import (
     EXIT_DATA,
+    complete_location,
     format_examples,
     iter_table,
     json_option,
@@ -109,7 +110,7 @@ def new(name: str, folder: Path | None, kind: str, as_json: bool) -> None:
     epilog=format_examples("seqdata plugins check fasta genomes/chr1.fasta"),
 )
 @click.argument("name")
-@click.argument("location")
+@click.argument("location", shell_complete=complete_location)
 @json_option
 @report_errors
 def check(name: str, location: str, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from seqdata.api import open_store, write_store
 from seqdata.builtin import READERS
 from seqdata.cli._report.console import (
     backend_option,
+    complete_location,
     format_bytes,
     format_examples,
     print_lines,
@@ -172,7 +173,14 @@ def _parse_character(context: click.Context, _: click.Parameter, text: str | Non
         "seqdata write s3://bucket/shards store/       a store, in another form",
     ),
 )
-@click.argument("source", nargs=-1, required=True, metavar="SOURCE", callback=_single_source)
+@click.argument(
+    "source",
+    nargs=-1,
+    required=True,
+    metavar="SOURCE",
+    callback=_single_source,
+    shell_complete=complete_location,
+)
 @click.argument("out", type=click.Path(file_okay=False))
 @backend_option
 @click.option(

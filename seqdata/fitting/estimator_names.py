@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from seqdata.errors import ConfigError, did_you_mean, must_be
+from seqdata.errors import ConfigError, advise_on_copy, did_you_mean, must_be
 from seqdata.fitting.labels import Labels
 from seqdata.fitting.mean_std import MeanStd
 from seqdata.fitting.quantiles import Quantiles
@@ -46,7 +46,8 @@ def _resolve(field: str, value: Any) -> Any:
     arguments = plain.get("init_args") or {}
     arguments = dict(arguments if isinstance(arguments, Mapping) else vars(arguments))
     if not isinstance(path, str):
-        raise ConfigError(must_be(where, "a name, or class_path and init_args", f"{plain!r:.200}"))
+        needed, found = "a name, or class_path and init_args", f"{plain!r:.200}"
+        raise ConfigError(must_be(where, needed, found, advise_on_copy(plain)))
     factory = _find(where, path)
     levels = arguments.pop("levels", ()) if factory is Quantiles else ()
     try:

@@ -4,7 +4,7 @@
  * bytes are done side by side; a run's checksum is moved over the bytes behind it by a table that
  * was made for their number. Where the processor multiplies polynomials 512 bits wide, long runs are
  * folded by that first, which is twice as fast. CRC-32, which stores use that were written without
- * this kernel, has tables only.
+ * this kernel, has no instruction: it is folded, too, and the rest goes through tables.
  */
 #include "_crc.h"
 #include <string.h>
@@ -41,7 +41,8 @@ static int has_instruction;
     (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq") && \
      __builtin_cpu_supports("pclmul"))
 static int has_wide;
-static uint32_t over_all[2], over_one[2], over_lane[2]; /* to fold over 256, 64 and 16 bytes */
+/* Factors to fold over 256, 64 and 16 bytes. */
+static uint32_t over_all[CRC_KINDS][2], over_one[CRC_KINDS][2], over_lane[CRC_KINDS][2];
 #endif
 
 /* Multiply a matrix of bits, a column each, with a vector. */
@@ -69,17 +70,17 @@ static void make_shift(size_t bytes, Table *shift) {
 
 #ifdef WIDE
 /* Give x^degree modulo the polynomial, bits reflected. */
-static uint32_t power(int degree) {
+static uint32_t power(int kind, int degree) {
     uint32_t value = 0x80000000;
-    while (degree--) value = value & 1 ? (value >> 1) ^ POLYNOMIAL[CRC32C] : value >> 1;
+    while (degree--) value = value & 1 ? (value >> 1) ^ POLYNOMIAL[kind] : value >> 1;
     return value;
 }
 
 /* What moves 16 bytes over so many bits: their first half, which is 64 bits further, and their
  * second. The product of 64 reflected bits and these 32 is 33 bits too far. */
-static void make_fold(int bits, uint32_t *fold) {
-    fold[0] = power(bits + 64 - 33);
-    fold[1] = power(bits - 33);
+static void make_fold(int kind, int bits, uint32_t *fold) {
+    fold[0] = power(kind, bits + 64 - 33);
+    fold[1] = power(kind, bits - 33);
 }
 #endif
 
@@ -103,9 +104,11 @@ void crc_prepare(void) {
     has_instruction = FOUND();
 #endif
 #ifdef WIDE
-    make_fold(8 * FOLDED, over_all);
-    make_fold(512, over_one);
-    make_fold(128, over_lane);
+    for (int kind = 0; kind < CRC_KINDS; kind++) {
+        make_fold(kind, 8 * FOLDED, over_all[kind]);
+        make_fold(kind, 512, over_one[kind]);
+        make_fold(kind, 128, over_lane[kind]);
+    }
     has_wide = has_instruction && FOUND_WIDE();
 #endif
 }
@@ -115,9 +118,8 @@ int crc_kind(const char *name) {
     return strcmp(name, "crc32") ? -1 : CRC32;
 }
 
-static uint32_t by_tables(int kind, const unsigned char *at, size_t bytes) {
+static uint32_t by_tables(int kind, uint32_t crc, const unsigned char *at, size_t bytes) {
     const Table *table = (const Table *)tables[kind];
-    uint32_t crc = 0xFFFFFFFF;
     for (; bytes >= 8; bytes -= 8, at += 8) {
         crc ^= at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
         crc = table[7][crc & 0xFF] ^ table[6][crc >> 8 & 0xFF] ^ table[5][crc >> 16 & 0xFF] ^
@@ -125,7 +127,7 @@ static uint32_t by_tables(int kind, const unsigned char *at, size_t bytes) {
               table[0][at[7]];
     }
     while (bytes--) crc = table[0][(crc ^ *at++) & 0xFF] ^ (crc >> 8);
-    return ~crc;
+    return crc;
 }
 
 #ifdef INSTRUCTION
@@ -155,10 +157,10 @@ WIDE static __m128i fold_lane(__m128i value, __m128i by, __m128i next) {
 WIDE static __m128i factors(const uint32_t *fold) { return _mm_set_epi64x(fold[1], fold[0]); }
 
 /* Go on with a checksum over a multiple of FOLDED bytes. */
-WIDE static uint64_t by_folding(uint64_t crc, const unsigned char *at, size_t bytes) {
-    __m512i all = _mm512_broadcast_i32x4(factors(over_all));
-    __m512i one = _mm512_broadcast_i32x4(factors(over_one));
-    __m128i lane = factors(over_lane);
+WIDE static uint32_t by_folding(int kind, uint32_t crc, const unsigned char *at, size_t bytes) {
+    __m512i all = _mm512_broadcast_i32x4(factors(over_all[kind]));
+    __m512i one = _mm512_broadcast_i32x4(factors(over_one[kind]));
+    __m128i lane = factors(over_lane[kind]);
     __m512i a = _mm512_loadu_si512(at), b = _mm512_loadu_si512(at + 64);
     __m512i c = _mm512_loadu_si512(at + 128), d = _mm512_loadu_si512(at + 192);
     a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi64_si128((long long)crc)));
@@ -173,8 +175,13 @@ WIDE static uint64_t by_folding(uint64_t crc, const unsigned char *at, size_t by
     last = fold_lane(last, lane, _mm512_extracti32x4_epi32(d, 1));
     last = fold_lane(last, lane, _mm512_extracti32x4_epi32(d, 2));
     last = fold_lane(last, lane, _mm512_extracti32x4_epi32(d, 3));
-    crc = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(last));
-    return _mm_crc32_u64(crc, (uint64_t)_mm_extract_epi64(last, 1));
+    if (kind == CRC32C) {
+        uint64_t half = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(last));
+        return (uint32_t)_mm_crc32_u64(half, (uint64_t)_mm_extract_epi64(last, 1));
+    }
+    unsigned char rest[16];
+    _mm_storeu_si128((__m128i *)rest, last);
+    return by_tables(kind, 0, rest, sizeof rest);
 }
 #endif
 
@@ -183,7 +190,7 @@ INSTRUCTION static uint32_t by_instruction(const unsigned char *at, size_t bytes
 #ifdef WIDE
     if (has_wide && bytes >= 4 * FOLDED) {
         size_t folded = bytes - bytes % FOLDED;
-        crc = by_folding(crc, at, folded);
+        crc = by_folding(CRC32C, (uint32_t)crc, at, folded);
         at += folded, bytes -= folded;
     }
 #endif
@@ -210,5 +217,14 @@ uint32_t crc_of(int kind, const void *data, size_t bytes) {
 #ifdef INSTRUCTION
     if (kind == CRC32C && has_instruction) return by_instruction(data, bytes);
 #endif
-    return by_tables(kind, data, bytes);
+    const unsigned char *at = data;
+    uint32_t crc = 0xFFFFFFFF;
+#ifdef WIDE
+    if (has_wide && bytes >= 4 * FOLDED) {
+        size_t folded = bytes - bytes % FOLDED;
+        crc = by_folding(kind, crc, at, folded);
+        at += folded, bytes -= folded;
+    }
+#endif
+    return ~by_tables(kind, crc, at, bytes);
 }

@@ -37,7 +37,7 @@ class ExactMean:
         self._count: Tensor | float = 0.0
 
     def update(self, total: Tensor | float, count: Tensor | float) -> None:
-        """Add the sum and the count of a batch, without waiting for a device.
+        """Add the sum and the count of a batch, without synchronizing with a CUDA device.
 
         Args:
             total: Sum of the values, () of any dtype, such as ``(score * loss).sum()``.

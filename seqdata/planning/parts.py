@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, did_you_mean, must_be
+from seqdata.errors import ConfigError, advise_on_copy, did_you_mean, must_be
 from seqdata.index import SequenceIndex
 from seqdata.planning.part_order import compute_root
 from seqdata.planning.policy import as_policy, find_base_policy, find_planned
@@ -85,7 +85,7 @@ def _check_weight(name: str, weight: Any) -> None:
         raise ConfigError(
             must_be(
                 f"policy 'mix': {name}", "a finite number of at least 0", f"{weight!r}",
-                "Pass 0 to leave a part out",
+                advise_on_copy(weight) or "Pass 0 to leave a part out",
             )
         )  # fmt: skip
 
@@ -159,9 +159,8 @@ def check_part_policy(rule: str, name: str, policy: Any, advice: str) -> None:
     """
     missing = {"axis", "plan", "num_batches"} - set(dir(policy))
     if isinstance(policy, type) or missing:
-        raise ConfigError(
-            must_be(f"policy {rule!r}: the policy of part {name!r}", "a policy", f"{policy!r}")
-        )
+        where = f"policy {rule!r}: the policy of part {name!r}"
+        raise ConfigError(must_be(where, "a policy", f"{policy!r}", advise_on_copy(policy)))
     if getattr(policy, "lanes", 0):
         raise ConfigError(
             f"policy {rule!r}: the batches of part {name!r} must be independent, but those of "

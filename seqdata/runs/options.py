@@ -193,7 +193,7 @@ class DataOptions(LoaderOptions):
                 raise ConfigError(
                     f"datamodule: `split` has the parts {', '.join(kinds)} and the options "
                     f"{', '.join(SPLIT_OPTIONS)}, but {name!r} is given"
-                    f"{'; ' + hint if hint else ''}. Leave it out"
+                    f"{'; ' + hint if hint else '. Leave it out'}"
                 )
         if self.train is None:
             raise ConfigError(

@@ -227,11 +227,15 @@ def describe_folders(found: FoundFiles) -> str:
 
 
 def _choose(location: str, names: Sequence[str], wanted: Wanted) -> tuple[list[str], list[str]]:
-    chosen = sorted(filter(wanted, names), key=natural_key)
+    chosen: list[str] = []
+    others: list[str] = []
+    for name in names:
+        (chosen if wanted(name) else others).append(name)
+    chosen.sort(key=natural_key)
     for name in chosen:
         _check_text(location, name)
     refuse_splits(location, chosen)
-    return chosen, [name for name in names if not wanted(name)]
+    return chosen, others
 
 
 def is_note(path: str) -> bool:

@@ -87,7 +87,7 @@ class AxisLinker:
     def follow(
         self, spans: NDArray[np.int64], names: Any = None, *, horizon: int = 0
     ) -> dict[str, NDArray[np.int64]]:
-        """Return axis -> spans, int64 (n, 3), of the same sequences.
+        """Return linked axis -> spans, int64 (n, 3), that cover the same times as the given ones.
 
         Args:
             spans: int64 (n, 3), spans of the planned axis, without shift and horizon.

@@ -92,7 +92,7 @@ class LocalCopies:
 
     @contextmanager
     def explain(self) -> Iterator[None]:
-        """Name URLs in place of copies in errors."""
+        """Replace paths of copies with their URLs in errors raised within the block."""
         with _name_urls(self.root, self.scheme):
             yield
 
@@ -551,7 +551,7 @@ class _CountedFiles:
 
 @contextmanager
 def _name_urls(root: Path, scheme: str) -> Iterator[None]:
-    """Name URLs in place of files below a folder in errors."""
+    """Replace paths below a folder with URLs in errors raised within the block."""
     here, there = f"{root}/", f"{scheme}://"
     try:
         yield

@@ -117,7 +117,9 @@ def rename_fields(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
         if old not in fields:
             raise make_unknown_name_error("rename", "field", old, fields)
         if not isinstance(new, str) or not new:
-            raise ConfigError(f"rename: the new name of {old!r} must be a string, but is {new!r}")
+            raise ConfigError(
+                f"rename: the new name of {old!r} must be a non-empty string, but is {new!r}"
+            )
     new_names = {names.get(name, name): name for name in fields}
     if len(new_names) < len(fields):
         after = [names.get(name, name) for name in fields]

@@ -19,6 +19,7 @@ _SPLITS = {
     **dict.fromkeys(("test", "testing", "tst"), "test"),
     **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "validation"),
 }
+_SIGN = re.compile("train|trn|test|tst|val|dev", re.IGNORECASE)  # one is in each word
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ENDING = re.compile(r"(-\d{5}-of-\d{5}.*|\.\w+)$")
 _COUNTER = re.compile(r"of|part|shard|chunk", re.IGNORECASE)
@@ -134,6 +135,8 @@ def refuse_dataset_dict(location: str, folder: str, content: bytes, names: Seque
 
 def _find_mark(name: str) -> _Mark | None:
     """Return the mark of the outermost folder that has one, else that of the file."""
+    if not _SIGN.search(name):
+        return None
     parts = name.split("/")
     for depth, part in enumerate(parts):
         is_file = depth == len(parts) - 1

@@ -463,7 +463,7 @@ def without_transform(store: Store) -> Store:
 
 
 def with_transform(store: Store, measured_transform: MeasuredTransform) -> View:
-    """Return the view of all sequences of a store that carries a transform."""
+    """Return a view of all sequences of a store, with a transform in place of any it has."""
     if isinstance(store, View):
         return View(
             store.base, store.numbers, measured_transform, store.names, store.id_name,

@@ -31,6 +31,7 @@ _DTYPES = {
     (_FLOAT, 32): "<f4",
     (_FLOAT, 64): "<f8",
 }
+_NAMES = {stored[1:]: np.dtype(stored).name for stored in _DTYPES.values() if stored != "<i3"}
 
 
 class Readable(Protocol):
@@ -85,7 +86,7 @@ class WavHeader:
         """Dtype of one number in memory; numbers of 24 bits become the upper bits of int32."""
         if self.stored is None:
             return None
-        return "int32" if self.is_24_bit else np.dtype(self.stored).name
+        return "int32" if self.is_24_bit else _NAMES[self.stored[1:]]
 
     @property
     def is_24_bit(self) -> bool:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningCLI
 
 from seqdata.builtin import COLLATORS
 from seqdata.errors import ConfigError, PluginError, SeqDataError
 from seqdata.host import default_host
-from seqdata.suite.config_keys import ConfigKeys, read_mistake
+from seqdata.suite.config_keys import ConfigKeys
+from seqdata.suite.config_sources import check_structure, read_mistake
+from seqdata.suite.config_types import list_types
 
 CLASSES = "seqdata.classes"
 """Entry points of classes that have a short name in YAML: DataModules, models, transforms."""
@@ -27,6 +32,11 @@ _OWN = (
     "seqdata.lightning.datamodule", "seqdata.suite.forecast", "seqdata.suite.events",
     "seqdata.suite.long_sequences", "seqdata.suite.speech", "seqdata.suite.text",
 )  # fmt: skip
+
+
+_DETAIL = re.compile(
+    r"Does not validate against|Subtypes:|Errors:|Given value|Expected a <class 'NoneType'>"
+)  # lines of the parser's message
 
 
 class DeferredModel:
@@ -63,15 +73,22 @@ class SeqdataCLI(LightningCLI):
             ConfigError: If one does not exist or is invalid; names a misspelt key of a file.
         """
         jsonargparse: Any = importlib.import_module("jsonargparse")
+        self._arguments = list(sys.argv[1:] if args is None else args)
         try:
             super().parse_arguments(parser, args)
-        except jsonargparse.ArgumentError as error:
-            given = sys.argv[1:] if args is None else args
-            parsers = self._subcommand_parsers
-            known = next((parsers[each] for each in given if each in parsers), parser)
-            keys = ConfigKeys(known.get_defaults().keys(), list_names())
-            mistake = read_mistake(given, keys, jsonargparse.get_loader("yaml"))
-            raise ConfigError(mistake or f"seqdata fit: {error}") from error
+        except (jsonargparse.ArgumentError, UnicodeDecodeError) as error:
+            text = self._find_mistake() or f"seqdata fit: {shorten_error(error)}"
+            raise ConfigError(text) from error
+
+    def _find_mistake(self) -> str:
+        """Return the message about what is wrong with the arguments; empty if nothing is found."""
+        jsonargparse: Any = importlib.import_module("jsonargparse")
+        subcommand, *given = self._arguments
+        known = self._subcommand_parsers[subcommand]
+        make_keys = functools.partial(
+            ConfigKeys, known.get_defaults().keys(), list_names(), list_types(known)
+        )
+        return read_mistake(given, make_keys, jsonargparse.get_loader("yaml"))
 
     def instantiate_classes(self) -> None:
         """Make the data, the model and the Trainer.
@@ -82,21 +99,33 @@ class SeqdataCLI(LightningCLI):
         """
         trainer = self._get(self.config, "trainer")
         if not hasattr(trainer, "keys"):
-            raise ConfigError(
-                "seqdata fit: `trainer` must have keys, such as max_epochs, but is "
-                f"{'empty' if trainer is None else repr(trainer)}. Add one, or leave it out"
-            )
+            text = f"seqdata fit: trainer: must have keys, but is {trainer!r}"
+            raise ConfigError(self._find_mistake() or text)
         try:
             self.config_init = self.parser.instantiate_classes(self.config)
-        except ValueError as error:  # the parser's, about the error of a class
-            if isinstance(error.__cause__, SeqDataError):
-                raise error.__cause__ from error
-            raise
+        except ValueError as error:  # the parser's, about the error of a class in others
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, SeqDataError):
+                cause = cause.__cause__
+            if cause is None:
+                raise
+            raise cause from error
         self.datamodule = self._get(self.config_init, "data")
         model = self._get(self.config_init, "model")
         self.model = model.make(self.datamodule) if isinstance(model, DeferredModel) else model
         self._add_configure_optimizers_method_to_model(self.subcommand)
-        self.trainer = self.instantiate_trainer()
+        try:
+            self.trainer = self.instantiate_trainer()
+        except SeqDataError:
+            raise
+        except (ValueError, TypeError, MisconfigurationException) as error:
+            raise ConfigError(f"seqdata fit: trainer: {error}") from error
+
+
+def shorten_error(error: Exception) -> str:
+    """Return the parser's message about a value in one line, without what it says of each type."""
+    lines = [line.strip().removeprefix("- ") for line in str(error).split("\n")]
+    return " ".join(line for line in lines if line and not _DETAIL.match(line))
 
 
 def _instantiate_model(model: Any, *arguments: Any, **named: Any) -> Any:
@@ -181,9 +210,12 @@ def run_cli(arguments: Sequence[str]) -> SeqdataCLI:
     import_classes()
     jsonargparse: Any = importlib.import_module("jsonargparse")
     load, names = jsonargparse.get_loader("yaml"), list_names()
-    jsonargparse.set_loader(
-        "yaml", lambda text, **more: expand_names(load(text, **more), names), (yaml.YAMLError,)
-    )
+
+    def load_checked(text: str, **more: Any) -> Any:
+        check_structure(text)
+        return expand_names(load(text, **more), names)
+
+    jsonargparse.set_loader("yaml", load_checked, (yaml.YAMLError,))
     is_own_command = sys.argv[1:] == list(arguments)
     return SeqdataCLI(
         LightningModule,

@@ -197,8 +197,9 @@ def _place_rows(
     total = int(sizes.sum())
     if total > _MAX_FACTOR * max(1, len(times.values)) + padding * len(lengths):
         raise DataError(
-            f"forecast: a grid of {step} has {total:,} timesteps for {len(times.values):,} rows. "
-            "Pass the `freq` of the data, or leave out times that are far from the others"
+            f"forecast: a grid of {step} must have at most {_MAX_FACTOR} timesteps per row of the "
+            f"table, but has {total:,} for {len(times.values):,} rows. Pass "
+            "the `freq` of the data, or leave out times that are far from the others"
         )
     grid_starts = np.cumsum(sizes) - sizes
     owners = np.repeat(np.arange(len(lengths)), lengths)

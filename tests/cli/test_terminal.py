@@ -199,8 +199,20 @@ def test_shells_complete_commands_names_and_files(shell):
     assert find("plan", "--batching", "tok") == ["token-budget"]
     assert {"arrow", "foreign"} <= set(find("stats", "--backend", ""))
     assert "--max-tokens" in find("plan", "store", "--max")
-    (item,) = complete.get_completions(["plan"], "sto")
-    assert item.type == "file"
+    assert find("fit", "--da") == ["--data.help"]
+    assert find("fit", "--config", "a.yaml", "--print") == ["--print_config"]
+    for words in (["plan"], ["write"], ["index"], ["fit", "--config"], ["fit", "--config", "="],
+                  ["plugins", "check", "npz"]):  # fmt: skip
+        (item,) = complete.get_completions(words, "sto")
+        assert item.type == "file"
+
+
+def test_the_help_of_fit_lists_what_lightning_takes():
+    shown = CliRunner().invoke(app, ["fit", "--help"], terminal_width=80).output
+    assert shown.startswith("Usage: app fit --config FILE [OPTIONS]\n")
+    for option in ("-c, --config FILE", "--data.KEY VALUE", "--data.help CLASS", "-h, --help"):
+        assert f"\n  {option}  " in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_the_script_of_bash_is_one():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -91,7 +92,8 @@ def write_text(folder):
 
 def write_tokens(folder):
     golden = PLUGINS / "seqdata-tokens/tests/golden"
-    return {"train": str(golden / "mds-ndarray"), "backend": "tokens"}
+    copied = shutil.copytree(golden / "mds-ndarray", folder / "tokens")
+    return {"train": str(copied), "backend": "tokens"}
 
 
 def write_tar(folder):

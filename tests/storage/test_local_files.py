@@ -144,7 +144,7 @@ def test_a_folder_that_may_not_be_entered_is_told(monkeypatch):
 
 
 def test_the_secrets_of_a_url_are_not_shown():
-    with pytest.raises(ConfigError, match=r"'s3://bucket/a' is remote \(s3\)\. Copy it"):
+    with pytest.raises(ConfigError, match=r"'s3://bucket/a' is remote \(s3\)\. Use a local path"):
         local_path("s3://someone:p4ssw0rd@bucket/a?X-Amz-Signature=s1gn4ture#t0k3n")
 
 

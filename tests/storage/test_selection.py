@@ -89,8 +89,8 @@ def test_fields_are_renamed_all_at_once():
     for names, text in [
         (["x"], "names must be {'old': 'new'}"),
         ({"z": "a"}, "rename: no field 'z'"),
-        ({"x": ""}, "the new name of 'x' must be a string, but is ''"),
-        ({"x": 3}, "the new name of 'x' must be a string, but is 3"),
+        ({"x": ""}, "the new name of 'x' must be a non-empty string, but is ''"),
+        ({"x": 3}, "the new name of 'x' must be a non-empty string, but is 3"),
         ({"x": "y"}, "must have a name of its own, but two would be 'y'. Choose another"),
     ]:
         with pytest.raises((ConfigError, UnknownNameError), match=text):

@@ -193,7 +193,10 @@ def test_exchanged_names_read_each_other():
         (lambda store: store.select(), "at least one field must be named"),
         (lambda store: store.rename({"nte": "a"}), "rename: no field 'nte'; did you mean 'note'"),
         (lambda store: store.rename({"x": "y"}), "but two would be 'y'. Choose another name, or"),
-        (lambda store: store.rename({"x": 3}), "the new name of 'x' must be a string, but is 3"),
+        (
+            lambda store: store.rename({"x": 3}),
+            "the new name of 'x' must be a non-empty string, but is 3",
+        ),
         (lambda store: store.rename("x"), "names must be {'old': 'new'}, but are 'x'"),
     ],
 )

@@ -7,33 +7,12 @@ import yaml
 from click.testing import CliRunner
 
 from seqdata.cli.app import app
+from seqdata.suite.cli import shorten_error
+from tests.suite.config_samples import FORECAST, SEQUENCES, change
 from tests.suite.samples import hours
 
 pytest.importorskip("jsonargparse")
 
-FORECAST = {
-    "seed_everything": 1,
-    "data": {
-        "class_path": "ForecastDataModule",
-        "init_args": {
-            "source": "load.parquet", "id": "site", "time": "time", "target": "load",
-            "context": 24, "horizon": 6, "split": {"train": "..2024-01-08"},
-        },
-    },
-    "model": {"class_path": "LSTMForecaster", "init_args": {"hidden": 4}},
-    "trainer": {"max_epochs": 1, "accelerator": "cpu", "logger": False},
-}  # fmt: skip
-SEQUENCES = {
-    **FORECAST,
-    "data": {
-        "class_path": "SequenceDataModule",
-        "init_args": {
-            "train": "load.parquet", "group": "site", "order": "time",
-            "batching": {"class_path": "windows", "init_args": {"size": 24}},
-            "statistics": {"load": {"class_path": "Robust", "init_args": {"by": "site"}}},
-        },
-    },
-}  # fmt: skip
 CLASS_KEYS = "Choose one of class_path, init_args, dict_kwargs"
 OF_DATA = "data.init_args"
 WINDOWS = f"{OF_DATA}.batching.init_args"
@@ -44,20 +23,6 @@ def _in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["seqdata"])
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-
-
-def change(config, path, new, value=None):
-    """Return a configuration whose key ``path`` is called ``new``, or has another value."""
-    changed = copy.deepcopy(config)
-    *above, last = path.split("/")
-    section = changed
-    for key in above:
-        section = section[key]
-    if value is None:
-        section[new] = section.pop(last)
-    else:
-        section[last] = value
-    return changed
 
 
 def fit(config, *options, name="fit.yaml"):
@@ -150,13 +115,26 @@ def test_keys_with_dots_are_those_of_sections(new, expected):
 @pytest.mark.parametrize(("value", "expected"), [
     ("mine.MyForecastr", "fit.yaml: data.class_path: there is no class 'mine.MyForecastr'; did you "
      "mean 'mine.MyForecaster'?"),
-    ("..mine.MyForecaster", 'seqdata fit: Parser key "data"'),
-    ("yours.MyForecaster", 'seqdata fit: Parser key "data"'),
+    ("..mine.MyForecaster", "fit.yaml: data.class_path: the class '..mine.MyForecaster' cannot be "
+     "imported (TypeError: "),
+    ("yours.MyForecaster", "fit.yaml: data.class_path: the class 'yours.MyForecaster' cannot be "
+     "imported (No module named 'yours')\n"),
+    ("seqdta.MyForecaster", "fit.yaml: data.class_path: the class 'seqdta.MyForecaster' cannot be "
+     "imported (No module named 'seqdta'; did you mean 'seqdata'?)"),
+    ("broken.MyForecaster", "fit.yaml: data.class_path: the class 'broken.MyForecaster' cannot be "
+     "imported (SyntaxError: "),
+    ("needy.MyForecaster", "fit.yaml: data.class_path: the class 'needy.MyForecaster' cannot be "
+     "imported (No module named 'seqdta')\n"),
+    ("seqdata.TBPTT", "fit.yaml: data.class_path: must be a LightningDataModule, but "
+     "'seqdata.TBPTT' is none. Choose one of EventDataModule,"),
 ])  # fmt: skip
 def test_a_misspelt_class_of_the_users_own_module_is_named(value, expected, monkeypatch):
     with open("mine.py", "w") as file:
         file.write("from seqdata import ForecastDataModule\n")
         file.write("class MyForecaster(ForecastDataModule):\n    pass\n")
+    for name, text in {"broken": "class :", "needy": "import seqdta"}.items():
+        with open(f"{name}.py", "w") as file:
+            file.write(text)
     monkeypatch.syspath_prepend(".")
     status, output = fit(change(FORECAST, "data/class_path", "", value))
     assert status == 2
@@ -164,25 +142,77 @@ def test_a_misspelt_class_of_the_users_own_module_is_named(value, expected, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("value", "told"), [(None, "is empty"), ([1], r"is [1]")])
+@pytest.mark.parametrize(("value", "told"), [(None, "is empty"), ([1], "is [1]"), (5, "is 5")])
 def test_a_section_of_the_trainer_without_keys_is_told(value, told, tmp_path):
     hours(2, 240).to_parquet(tmp_path / "load.parquet", index=False)
     status, output = fit({**FORECAST, "trainer": value})
     assert status == 2
-    assert f"`trainer` must have keys, such as max_epochs, but {told}. Add one" in output
+    assert "error: fit.yaml: trainer: must have keys (accelerator, strategy, devices, " in output
+    assert output.endswith(f"but {told}\n")
 
 
 @pytest.mark.slow
-def test_other_mistakes_in_a_file_are_told_without_a_page_of_usage():
-    status, output = fit(change(FORECAST, "trainer/max_epochs", "", "two"))
+@pytest.mark.parametrize(("config", "path", "value", "expected"), [
+    (FORECAST, "trainer/max_epochs", "two",
+     "trainer.max_epochs: must be an integer or null, but is 'two'"),
+    (FORECAST, "seed_everything", "x",
+     "seed_everything: must be true or false or an integer, but is 'x'"),
+    (FORECAST, "data", 5, "data: must be a LightningDataModule (class_path, init_args), but is 5"),
+    (FORECAST, "data", "ForecastDataModule", "data: ForecastDataModule needs the arguments source, "
+     "id, time, target, context, horizon, split, which are missing"),
+    (FORECAST, "data/class_path", 7,
+     "data.class_path: must be the name or import path of a class, but is 7"),
+    (FORECAST, "data/init_args", [1], f"{OF_DATA}: must be a dict of arguments, but is [1]"),
+    (FORECAST, "data/init_args/horizon", "abc",
+     f"{OF_DATA}.horizon: must be an integer, but is 'abc'"),
+    (FORECAST, "data/init_args/split", "train", f"{OF_DATA}.split: must be a dict, but is 'train'"),
+    (SEQUENCES, "data/init_args/batching", 24, f"{OF_DATA}.batching: must be a Policy "
+     "(class_path, init_args), a string or null, but is 24"),
+    (SEQUENCES, "data/init_args/batching/init_args/size", "x",
+     f"{WINDOWS}.size: must be an integer, a list of 2 items or null, but is 'x'"),
+    (FORECAST, "trainer/logger", "CSVLogger", "trainer.logger: CSVLogger needs the argument "
+     "save_dir (a string or a path), which is missing"),
+    (FORECAST, "trainer/callbacks", [{"class_path": "EarlyStopping"}],
+     "trainer.callbacks[0]: EarlyStopping needs the argument monitor (a string), which is missing"),
+])  # fmt: skip
+def test_a_value_of_a_wrong_type_is_told_with_its_key(config, path, value, expected):
+    status, output = fit(change(config, path, "", value))
     assert status == 2
-    assert output.startswith('error: seqdata fit: Parser key "trainer.max_epochs"')
-    assert "usage:" not in output
-    with open("broken.yaml", "w") as file:
-        file.write("data: [")
-    done = CliRunner().invoke(app, ["fit", "--config", "broken.yaml"])
-    assert done.exit_code == 2
-    assert done.output.startswith("error: seqdata fit: ")
+    assert output == f"error: fit.yaml: {expected}\n"
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_told_with_the_file():
+    config = copy.deepcopy(FORECAST)
+    del config["data"]["init_args"]["horizon"]
+    assert fit(config) == (2, "error: fit.yaml: data: ForecastDataModule needs the argument "
+                           "horizon (an integer), which is missing\n")  # fmt: skip
+    del config["data"]["class_path"]
+    status, output = fit(config)
+    assert status == 2
+    assert output.startswith("error: fit.yaml: the class_path of 'data' is missing. It is one of ")
+    del config["data"]
+    status, output = fit(config)
+    assert status == 2
+    assert output.startswith("error: fit.yaml: the key 'data' is required, but missing. Its class")
+
+
+@pytest.mark.slow
+def test_an_argument_may_be_given_later():
+    config = copy.deepcopy(FORECAST)
+    del config["data"]["init_args"]["horizon"]
+    status, output = fit(config, "--data.horizon", "6", "--trainer.min_epochs", "x")
+    assert status == 2
+    assert output.startswith("error: --trainer.min_epochs: must be an integer")
+
+
+def test_what_the_parser_says_is_shortened():
+    text = (
+        'Parser key "data":\n  Does not validate against any of the Union subtypes\n  Subtypes: '
+        "[int, None]\n  Errors:\n    - Expected a <class 'int'>\n    - Expected a <class "
+        "'NoneType'>\n  Given value type: <class 'str'>\n  Given value: x"
+    )
+    assert shorten_error(ValueError(text)) == "Parser key \"data\": Expected a <class 'int'>"
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ class Wavefront(Engine):
         self._graphs.append((item.chunk, x, out))
 
     def _score(self, out: Tensor, item: Item) -> Tensor:
-        """Return the scaled loss of the outputs of the last stage; add it to the total."""
+        """Add the loss of the last stage's outputs to the total; return it scaled for backward."""
         nll = self.stack.loss(out, item.part.batch)
         self._total += nll.detach()
         return nll * (item.batch.loss_scale * self._scale)

@@ -166,7 +166,7 @@ def _describe_array(item: h5py.Dataset) -> StoredArray:
     if item.is_virtual or properties.get_external_count():
         raise DecodeError.at(
             f"array {item.name!r} must be stored in this file, but is stored in others (virtual or "
-            "external). Copy it into one file with `h5repack`"
+            "external). Copy it into one file with `h5repack -l CONTI IN OUT`"
         )
     chunks = item.chunks
     if kind != h5py.h5d.CHUNKED or chunks is None:

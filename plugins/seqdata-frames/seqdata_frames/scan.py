@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 AUTO = "auto"
+_LONG_RUN = 8  # rows with one value, from which on runs are faster than rows
 _SHORT_ROWS = 1_000_000  # that are checked at once, as the core does
 
 
@@ -41,13 +42,15 @@ class Codes:
         indices = RowTables.convert("codes", encoded.indices, 0, "error")
         found = encoded.dictionary.to_pylist()
         first = np.full(len(found), len(indices))
-        changes = find_changes(indices)[::-1]  # the first of several is written last
-        first[indices[changes]] = changes
+        changes = find_changes(indices)
+        first[indices[changes[::-1]]] = changes[::-1]  # the first of several is written last
         numbers = np.zeros(len(found), dtype=np.int32)
         for at in np.argsort(first, kind="stable")[: int((first < len(indices)).sum())].tolist():
             numbers[at] = self._add(found[at])
-        codes: NDArray[np.int32] = numbers[indices]
-        return codes
+        if len(changes) * _LONG_RUN > len(indices):
+            codes: NDArray[np.int32] = numbers.take(indices)
+            return codes
+        return np.repeat(numbers[indices[changes]], np.diff(changes, append=len(indices)))
 
     def _add(self, value: Any) -> int:
         number = self._numbers.get(value)

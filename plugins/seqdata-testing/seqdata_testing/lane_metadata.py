@@ -117,12 +117,14 @@ def _check_counts(where: str, head: SequenceBatch, step: Step, plan: Plan) -> No
     due = count_step(step, plan)[0]
     if not head.num_tokens == row_total == due:
         raise ConformanceError(
-            f"{where}: num_tokens is {head.num_tokens}, its rows score {row_total}, but must be "
-            f"{due}"
+            f"{where}: num_tokens is {head.num_tokens} and the rows score {row_total} tokens, but "
+            f"both must be {due}"
         )
     if head.overlap != plan.overlap or head.lr_scale != plan.lr_scale(step.number):
         raise ConformanceError(
-            f"{where}: overlap {head.overlap} and lr_scale {head.lr_scale}, but must be the plan's"
+            f"{where}: overlap and lr_scale must be {plan.overlap} and "
+            f"{plan.lr_scale(step.number)} as in the plan, but are {head.overlap} and "
+            f"{head.lr_scale}"
         )
     head_lanes = None if head.lanes is None else head.lanes.tolist()
     step_lanes = None if step.lanes is None else step.lanes.tolist()

@@ -86,7 +86,7 @@ def check_worlds(make: Make, sizes: Sequence[int], *, epochs: int = 1) -> None:
 
 
 def check_totals(make: Make, size: int) -> None:
-    """Check that token counts of a step are the same on every rank, and add up.
+    """Check that each rank counts its scored tokens, and that all ranks know their sum.
 
     Raises:
         ConformanceError: If ``num_tokens`` or ``global_num_tokens`` differs from the delivered

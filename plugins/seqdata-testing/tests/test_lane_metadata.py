@@ -71,11 +71,23 @@ def test_what_is_told_is_right(plan, size):
     [
         (PLAN, never_reset, "reset is False at timestep 0 of sequence ., but must be True"),
         (STREAM, always_reset, "batch 1 on rank 0 of 1, lane 0: reset is True at timestep"),
-        (PLAN, other_overlap, "overlap 2 and lr_scale 1.0, but must be the plan's"),
+        (
+            PLAN,
+            other_overlap,
+            r"overlap and lr_scale must be \d and .* as in the plan, but are 2 and 1.0",
+        ),
         (PLAN, lanes_turned, r"lanes are \[1, 0\], but must be .*, as in the step"),
         (IDLE, idle_reset, "is idle and reset, but must not be"),
-        (PLAN, one_token_more, r"num_tokens is \d+, its rows score \d+, but must be \d+"),
-        (PLAN, without_burn_in, r"num_tokens is \d+, its rows score \d+, but must be \d+"),
+        (
+            PLAN,
+            one_token_more,
+            r"num_tokens is \d+ and the rows score \d+ tokens, but both must be \d+",
+        ),
+        (
+            PLAN,
+            without_burn_in,
+            r"num_tokens is \d+ and the rows score \d+ tokens, but both must be \d+",
+        ),
         (PLAN, carried_too_far, r"the state is that of \(\d, \d\), but must be that of \(\d, \d\)"),
     ],
 )

@@ -20,7 +20,7 @@ Examples:
 
 
 @click.command("tokenize", short_help="Tokenize a corpus, once.", epilog=_EXAMPLES)
-@click.argument("source")
+@click.argument("source", type=click.Path())
 @click.argument("out", type=click.Path(file_okay=False))
 @click.option(
     "--tokenizer",

@@ -222,7 +222,8 @@ def split_corpus(
 
     Args:
         corpus: The files.
-        document: ``line``: a part may end after any line; ``file``: after a file only.
+        document: Document of plain text. ``line``: a part may end after any line. ``file``: a part
+            may end only after a file. Other kinds ignore it.
         text: The column of text, for the size of a table's pieces.
         part_bytes: The size of a part, in bytes.
 

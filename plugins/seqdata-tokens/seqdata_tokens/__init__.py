@@ -116,7 +116,11 @@ def _plain_offsets(
     if head[:4] in _LLMC_MAGICS and len(head) == _LLMC_HEAD.size:
         magic, version, count = _LLMC_HEAD.unpack(head)
         if (magic, version) not in _LLMC_DTYPES:
-            raise ValueError(f"has the header of llm.c ({magic}) of the unknown version {version}")
+            (known,) = (each for number, each in _LLMC_DTYPES if number == magic)
+            raise ValueError(
+                f"its llm.c header (magic {magic}) is of version {version}, but only version "
+                f"{known} can be read"
+            )
         begin, dtype, writer = _LLMC_BYTES, np.dtype(_LLMC_DTYPES[magic, version]), "llm.c"
     elif head.startswith(_NPY_MAGIC):
         begin, count, dtype = _parse_npy_header(file.read(0, _NPY_HEAD))

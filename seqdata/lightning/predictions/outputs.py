@@ -236,7 +236,7 @@ def _check_name(name: Any) -> None:
         raise ConfigError(
             must_be(
                 "PredictionWriter: the name of a prediction",
-                f"a string other than {', '.join(RESERVED)}",
+                f"a non-empty string other than {', '.join(RESERVED)}",
                 repr(name),
                 "Rename it",
             )

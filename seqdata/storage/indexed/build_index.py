@@ -21,7 +21,12 @@ from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.index_file import REMEDY
 from seqdata.storage.indexed.index_folder import DataIndex, name_index_file
-from seqdata.storage.indexed.indexed_format import ComparesHeaders, IndexedFormat
+from seqdata.storage.indexed.indexed_format import (
+    ComparesHeaders,
+    IndexedFormat,
+    IndexesTogether,
+    UnindexedFile,
+)
 from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, ShardIndex, digest_ends
 from seqdata.storage.indexed.shards import INDEX_FOLDER, MANY, LocalShard, Shard, map_shards
 from seqdata.storage.integrity.checksums import CHECKSUM_BYTES, choose_algorithm
@@ -33,6 +38,7 @@ _PIECE = 8 << 20  # bytes per update of a digest
 _FEW = 4  # values of a field in a file
 _THREADS = "seqdata-index"
 _AT_A_TIME = 256  # files per task, if there are many
+_TOGETHER = 8 << 20  # bytes of files that are indexed together
 _SAVED_BYTES = 32 << 30  # bytes of files from which on finished indexes are saved
 
 
@@ -209,23 +215,54 @@ def build_indexes(
     dataset: str, shards: Sequence[tuple[int, Shard]], file_format: IndexedFormat
 ) -> list[tuple[Shard, ShardIndex]]:
     """Return the indexes of some files, which are given with their index among all."""
-    found = []
-    for number, shard in shards:
-        location = DataLocation(dataset=dataset, shard=number, file=shard.name)
-        modified = find_modified(shard, file_format)
-        if isinstance(shard, LocalShard):
-            content = read_or_map(shard.path, location)
+    indexes: list[ShardIndex] = []
+    for files in _read_some(dataset, shards, file_format):
+        if len(files) > 1 and isinstance(file_format, IndexesTogether):
+            made = file_format.make_indexes(files)
         else:
-            content = shard.content(location, ahead=True)
-        index = file_format.make_index(content, shard.name, location, shard.read_sibling)
-        found.append((shard, replace(index, modified=modified)))
-    return found
+            made = [
+                file_format.make_index(file.content, file.name, file.place, file.read_sibling)
+                for file in files
+            ]
+        indexes += [
+            replace(index, modified=file.modified) if file.modified else index
+            for index, file in zip(made, files, strict=True)
+        ]
+    return [(shard, index) for (_, shard), index in zip(shards, indexes, strict=True)]
+
+
+def _read_some(
+    dataset: str, shards: Sequence[tuple[int, Shard]], file_format: IndexedFormat
+) -> Iterator[list[UnindexedFile]]:
+    """Yield files with their bytes: together as many as have some megabytes, or one."""
+    compares = _compares_headers(file_format)
+    files: list[UnindexedFile] = []
+    size = 0
+    for number, shard in shards:
+        place = DataLocation(dataset=dataset, shard=number, file=shard.name)
+        modified = 0
+        if isinstance(shard, LocalShard):
+            modified = shard.modified() if compares else 0
+            content = read_or_map(shard.path, place)
+        else:
+            content = shard.content(place, ahead=True)
+        if files and size + len(content) > _TOGETHER:
+            yield files
+            files, size = [], 0
+        files.append(UnindexedFile(shard.name, content, place, shard.read_sibling, modified))
+        size += len(content)
+    if files:
+        yield files
 
 
 def find_modified(shard: Shard, file_format: IndexedFormat) -> int:
     """Return the time that the index of a file records; 0 if none; see ``ShardIndex``."""
-    compares = isinstance(file_format, ComparesHeaders) and file_format.reads_only_headers
+    compares = _compares_headers(file_format)
     return shard.modified() if compares and isinstance(shard, LocalShard) else 0
+
+
+def _compares_headers(file_format: IndexedFormat) -> bool:
+    return isinstance(file_format, ComparesHeaders) and file_format.reads_only_headers
 
 
 def make_shard_index(

@@ -334,14 +334,19 @@ def check_missing(found: FileIndex, count: int, where: str) -> None:
 
 
 def check_extents(
-    extents: Extents, count: int, size: int, where: str, place: DataLocation, field: str
+    extents: Extents,
+    count: int,
+    size: int | NDArray[np.int64],
+    where: str,
+    place: DataLocation,
+    field: str,
 ) -> None:
     """Raise if the extents of a field are invalid.
 
     Args:
-        extents: Extents of all sequences of the file.
+        extents: Extents of all sequences of the file, or of files of one sequence each.
         count: Number of sequences.
-        size: Size of the file in bytes.
+        size: Size of the file in bytes; or of that of each sequence, int64 (count,).
         where: The format's method and the field, for errors of the format.
         place: The file, for errors of the file.
         field: Name of the field.
@@ -442,12 +447,17 @@ def _check_values(values: NDArray[Any], dtype: np.dtype[Any], where: str) -> Non
 
 
 def _check_inside(
-    begins: NDArray[Any], ends: NDArray[Any], size: int, place: DataLocation, field: str
+    begins: NDArray[Any],
+    ends: NDArray[Any],
+    size: int | NDArray[np.int64],
+    place: DataLocation,
+    field: str,
 ) -> None:
     outside = (begins >= 0) & (ends > size)
     if outside.any():
         at = int(np.argmax(outside))
         begin, end = int(begins[at]), int(ends[at])
+        size = int(np.broadcast_to(size, begins.shape)[at])
         raise replace(place, field=field, offset=begin, length=end - begin).make_error(
             CorruptShardError,
             f"the values of its sequence {at} must end inside the {size} bytes of the file, but "

@@ -151,7 +151,7 @@ def find_shards(
             shards.extend(files)
             places.append(found)
     _refuse_repeated(shards, location, file_format)
-    for shard in shards:  # before threads ask for it
+    for shard in {shard.folder: shard for shard in shards}.values():  # before threads ask for it
         index.folder(shard)
     return FoundShards(shards, index, places)
 
@@ -188,14 +188,15 @@ def _refuse_programs(parts: Sequence[str], file_format: IndexedFormat) -> None:
 
 
 def _refuse_repeated(shards: Sequence[Shard], location: str, file_format: IndexedFormat) -> None:
-    seen = set[tuple[str, str]]()
+    seen: dict[str, set[str]] = {}
     for shard in shards:
-        if (shard.folder, shard.name) in seen:
+        names = seen.setdefault(shard.folder, set())
+        if shard.name in names:
             raise ConfigError(
                 f"{file_format.name}: location must name each file once, but "
                 f"{shorten_location(redact_url(location))!r} names {shard.name} twice"
             )
-        seen.add((shard.folder, shard.name))
+        names.add(shard.name)
 
 
 def _refuse_packed(path: str, file_format: IndexedFormat) -> None:

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from seqdata.storage.indexed.shard_index import (
     Siblings,
     check,
     join_fields,
+    join_key_sizes,
     slice_field,
 )
 from seqdata.storage.packing import NUMBER_DTYPES
@@ -66,7 +67,11 @@ class IndexGroup:
         joined: The index of their concatenated sequences; it has no name.
         names: Names of the files.
         starts: File -> its first sequence, with the total at the end.
-        table: Column -> its array, with a row for each file.
+        bytes: File -> its size.
+        last: File -> offset of the last bytes that are compared.
+        sha256: File -> its digest.
+        ends: File -> digest of both ends.
+        modified: File -> its time; empty: none is recorded.
         siblings: File -> its siblings; empty: no file has any.
         missing: File -> the values that some of its sequences lack; empty: no file has any.
     """
@@ -74,7 +79,11 @@ class IndexGroup:
     joined: ShardIndex
     names: Sequence[str]
     starts: Sequence[int]
-    table: Mapping[str, NDArray[Any]]
+    bytes: Sequence[int]
+    last: Sequence[int]
+    sha256: Sequence[str]
+    ends: Sequence[str]
+    modified: Sequence[int]
     siblings: Sequence[Siblings]
     missing: Sequence[MissingValues]
 
@@ -82,11 +91,9 @@ class IndexGroup:
         """Return the index of one file."""
         joined, first, stop = self.joined, self.starts[row], self.starts[row + 1]
         ends = joined.key_ends[first : stop + 1]
-        digests = slice(_DIGEST // 2 * row, _DIGEST // 2 * (row + 1))
         return ShardIndex(
-            shard=self.names[row], bytes=int(self.table["bytes"][row]),
-            sha256=self.table["sha256"][digests].tobytes().hex(),
-            ends=self.table["ends"][digests].tobytes().hex(), last=int(self.table["last"][row]),
+            shard=self.names[row], bytes=self.bytes[row], sha256=self.sha256[row],
+            ends=self.ends[row], last=self.last[row],
             algorithm=joined.algorithm, block=joined.block,
             keys=joined.keys[ends[0] : ends[-1]], key_ends=ends - ends[0],
             members={
@@ -95,7 +102,7 @@ class IndexGroup:
             declared=joined.declared, format_identity=joined.format_identity,
             is_numbered=joined.is_numbered, siblings=self.siblings[row] if self.siblings else {},
             missing=self.missing[row] if self.missing else {},
-            modified=int(self.table[_MODIFIED][row]) if _MODIFIED in self.table else 0,
+            modified=self.modified[row] if self.modified else 0,
         )  # fmt: skip
 
 
@@ -116,8 +123,9 @@ def dump_index_files(indexes: Iterable[ShardIndex]) -> Iterator[bytes]:
 def _count_bytes(index: ShardIndex) -> int:
     arrays: list[NDArray[Any] | None] = [index.keys, index.key_ends]
     for member in index.members.values():
-        arrays += [*(getattr(member, name) for name in _ARRAYS), member.values]
-    return sum(array.nbytes for array in arrays if array is not None)
+        arrays += (member.begins, member.sizes, member.sums, member.firsts, member.codes)
+        arrays += (member.numbers, member.values)
+    return sum([array.nbytes for array in arrays if array is not None])
 
 
 def _dump(indexes: Sequence[ShardIndex]) -> bytes:
@@ -145,22 +153,28 @@ def _dump(indexes: Sequence[ShardIndex]) -> bytes:
 def _group_alike(indexes: Sequence[ShardIndex]) -> list[list[ShardIndex]]:
     """Return indexes grouped by all that is stored once for the files of a group."""
     groups: dict[str, list[ShardIndex]] = {}
+    shown: dict[int, tuple[object, str]] = {}  # by identity: many files share what describes them
+
+    def show(described: object) -> str:
+        if id(described) not in shown:
+            shown[id(described)] = described, repr(described)
+        return shown[id(described)][1]
+
     for index in indexes:
+        common = (index.format_identity, index.algorithm, index.block, index.is_numbered)
         fields = [
-            (name, [dict(head) for head in member.heads], member.codes is None,
-             member.numbers is None,
-             None if member.values is None else (member.values.dtype.name, member.values.shape[1:]))
+            (name, show(member.heads), member.codes is None, member.numbers is None,
+             None if member.values is None else (member.values.dtype.str, member.values.shape[1:]))
             for name, member in index.members.items()
         ]  # fmt: skip
-        common = (index.format_identity, index.algorithm, index.block, index.is_numbered)
-        groups.setdefault(repr((common, index.declared, fields)), []).append(index)
+        groups.setdefault(repr((common, show(index.declared), fields)), []).append(index)
     return list(groups.values())
 
 
 def _dump_group(indexes: Sequence[ShardIndex], put: Any) -> dict[str, Any]:
     first = indexes[0]
     names = [index.shard.encode() for index in indexes]
-    key_sizes = np.concatenate([np.diff(index.key_ends) for index in indexes])
+    key_sizes = join_key_sizes(indexes)
     columns = {
         "names": np.frombuffer(b"".join(names), np.uint8),
         "name_ends": np.array([0, *itertools.accumulate(map(len, names))], np.int64),
@@ -291,12 +305,19 @@ def _parse_group(info: Any, arrays: list[NDArray[Any]]) -> IndexGroup:
     missing = list(map(_parse_missing, told, counts.tolist()))
     starts = [0, *itertools.accumulate(counts.tolist())]
     check(starts[-1] <= max(map(len, arrays)), "table")  # before memory is taken for them
-    joined = _parse_index(info, arrays, np.repeat(sizes, counts))
+    joined = _parse_index(info, arrays, sizes if len(sizes) == 1 else np.repeat(sizes, counts))
     check(starts[-1] == len(joined), "table")
     return IndexGroup(
         joined, [names[first:stop].decode() for first, stop in itertools.pairwise(edges)], starts,
-        table, siblings, missing,
+        sizes.tolist(), last.tolist(), _unpack_digests(table["sha256"]),
+        _unpack_digests(table["ends"]), table[_MODIFIED].tolist() if _MODIFIED in table else [],
+        siblings, missing,
     )  # fmt: skip
+
+
+def _unpack_digests(raw: NDArray[np.uint8]) -> list[str]:
+    text = raw.tobytes().hex()
+    return [text[at : at + _DIGEST] for at in range(0, len(text), _DIGEST)]
 
 
 def _parse_siblings(info: Any) -> Siblings:
@@ -360,8 +381,8 @@ def _parse_field(
         for name, dtype in (("firsts", "<i8"), ("codes", "<u2"), ("numbers", "<i8"))
     )
     check(len(begins) == len(sizes) == count, "places")
-    check(bool(((begins >= -1) & (begins <= file_sizes) & (sizes >= 0)).all()), "places")
-    check(bool((sizes <= file_sizes - begins).all()), "places")
+    check(begins.min(initial=0) >= -1 and sizes.min(initial=0) >= 0, "places")
+    check(bool((sizes <= file_sizes - begins).all()), "places")  # which do not overflow now
     check(numbers is None or len(numbers) == count, "numbers")
     if codes is not None:
         check(len(codes) == count and int(codes.max(initial=0)) < max(1, len(heads)), "heads")

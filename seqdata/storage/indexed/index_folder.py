@@ -14,6 +14,7 @@ import itertools
 import os
 import tempfile
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -109,6 +110,10 @@ class LocalFiles:
         """Remove a file, if it exists."""
         (self.folder / name).unlink(missing_ok=True)
 
+    def may_have_files(self) -> bool:
+        """Return whether the folder exists."""
+        return self.folder.is_dir()
+
     def find_newest(self, names: Iterable[str]) -> int:
         """Return the time in nanoseconds when the newest of some files was written."""
         paths = [self.folder / name for name in names]
@@ -157,6 +162,10 @@ class RemoteFolder:
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
         make_writable_files(self.url, self.remote).remove(name)
+
+    def may_have_files(self) -> bool:
+        """Return True: whether a folder exists is not asked."""
+        return True
 
 
 _Files = LocalFiles | RemoteFolder
@@ -231,11 +240,17 @@ class FolderIndex:
         content = self._files.read(SHARD_LIST, DataLocation(dataset=self._folder, file=SHARD_LIST))
         self.listed = None if content is None else load_list(content, self._folder)
         self._stored, self._cached = map(self._load_all, (self._files, self._cache))
-        self._rows: dict[str, list[tuple[IndexGroup, int]]] = {}
-        for stored in self._list_by_age():
-            for group in stored.groups:
-                for row, name in enumerate(group.names):
-                    self._rows.setdefault(name, []).append((group, row))
+        self._may_have_old = not self._stored and self._files.may_have_files()
+        self._groups = [group for stored in self._list_by_age() for group in stored.groups]
+        counts = (len(group.names) for group in self._groups)
+        self._firsts = list(itertools.accumulate(counts, initial=0))
+        self._newest: dict[str, int] = {}  # a row is counted through all groups
+        self._older: dict[int, int] = {}  # row -> an older one of the same file
+        for first, group in zip(self._firsts, self._groups, strict=False):
+            for row, name in enumerate(group.names, first):
+                if name in self._newest:
+                    self._older[row] = self._newest[name]
+                self._newest[name] = row
 
     def _list_by_age(self) -> list[_Stored]:
         """Return the index files, the newest last; that next to the data may be newer."""
@@ -287,12 +302,14 @@ class FolderIndex:
         Raises:
             CorruptShardError: If there is none, but an index file is damaged.
         """
-        found = [
-            group.take(row)
-            for group, row in reversed(self._rows.get(shard.name, []))
-            if group.joined.format_identity == self._format.identity
-        ]
-        if not found and not self._stored:
+        found: list[ShardIndex] = []
+        row = self._newest.get(shard.name)
+        while row is not None:
+            at = bisect_right(self._firsts, row) - 1
+            if self._groups[at].joined.format_identity == self._format.identity:
+                found.append(self._groups[at].take(row - self._firsts[at]))
+            row = self._older.get(row)
+        if not found and self._may_have_old:
             found = self._find_old(shard.name)
         if not found and self._errors:
             raise self._errors[0]

@@ -142,3 +142,35 @@ class ComparesHeaders(Protocol):
             DataError: If it is damaged, or not of this format.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnindexedFile:
+    """A file that has no index yet.
+
+    Attributes:
+        name: Its name.
+        content: Its bytes, uint8.
+        place: Its place, for errors.
+        read_sibling: Returns the bytes of a file below the same folder.
+        modified: The time that its index records; 0: none.
+    """
+
+    name: str
+    content: NDArray[np.uint8]
+    place: DataLocation
+    read_sibling: ReadSibling
+    modified: int = 0
+
+
+@runtime_checkable
+class IndexesTogether(Protocol):
+    """An optional part of a format: indexing of many small files at once, which is faster."""
+
+    def make_indexes(self, files: Sequence[UnindexedFile]) -> list[ShardIndex]:
+        """Return the index of each file, as ``make_index`` returns it.
+
+        Raises:
+            DataError: If one is damaged, or not of this format.
+        """
+        ...

@@ -220,10 +220,17 @@ def join_ids(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the concatenated ids of many files, and their offsets."""
     indexes = [add_ids(index) for index in indexes]
-    sizes = np.concatenate([np.diff(index.key_ends) for index in indexes])
+    sizes = join_key_sizes(indexes)
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=ends[1:])
     return np.concatenate([index.keys for index in indexes]), ends
+
+
+def join_key_sizes(indexes: Sequence[ShardIndex]) -> NDArray[np.int64]:
+    """Return the bytes of the id of each sequence of many files, int64 (sequences,)."""
+    ends = np.concatenate([index.key_ends for index in indexes])
+    firsts = np.cumsum([len(index.key_ends) for index in indexes[:-1]], dtype=np.int64)
+    return np.delete(np.diff(ends), firsts - 1)
 
 
 def add_ids(index: ShardIndex) -> ShardIndex:

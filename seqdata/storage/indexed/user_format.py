@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from seqdata.errors import CorruptShardError, DataError, DecodeError, PluginErro
 from seqdata.protocols import Field
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import FIELD_DTYPES, kind_of
+from seqdata.storage.indexed.alike_files import group_alike, join_extents, make_alike_indexes
 from seqdata.storage.indexed.build_index import make_shard_index
 from seqdata.storage.indexed.file_format import (
     Extents,
@@ -34,7 +36,12 @@ from seqdata.storage.indexed.file_format import (
     sibling_facts,
     value_sizes,
 )
-from seqdata.storage.indexed.indexed_format import Decode, IndexedField, ReadSibling
+from seqdata.storage.indexed.indexed_format import (
+    Decode,
+    IndexedField,
+    ReadSibling,
+    UnindexedFile,
+)
 from seqdata.storage.indexed.opened_files import OpenedFiles
 from seqdata.storage.indexed.shard_index import FieldIndex, MissingValues, ShardIndex, check
 from seqdata.storage.limits import MAX_ROWS
@@ -133,9 +140,35 @@ class UserFormat:
             PluginError: If the format returns an invalid index.
         """
         file = FileReader(name, content, place, read_sibling)
-        located = self._locate(file, place)
+        return self._make_index(file, self._index_file(file))
+
+    def make_indexes(self, files: Sequence[UnindexedFile]) -> list[ShardIndex]:
+        """Return the index of each file; see ``make_index``."""
+        readers = [
+            FileReader(file.name, file.content, file.place, file.read_sibling) for file in files
+        ]
+        found = list(map(self._index_file, readers))
+        indexes: dict[int, ShardIndex] = {}
+        for numbers in group_alike(found):
+            made = self._make_alike([readers[i] for i in numbers], [found[i] for i in numbers])
+            indexes.update(zip(numbers, made, strict=True))
+        return [indexes[number] for number in range(len(files))]
+
+    def _make_alike(
+        self, files: Sequence[FileReader], found: Sequence[FileIndex]
+    ) -> list[ShardIndex]:
+        """Return the indexes of the files of a group; see ``group_alike``."""
+        if len(files) > 1:
+            sizes = np.array([file.size for file in files])
+            with suppress(SeqDataError):  # one is invalid: which, the checks of each will tell
+                members = self._make_members(join_extents(found), len(files), sizes, files[0])
+                return list(make_alike_indexes(files, members, self.identity))
+        return [self._make_index(file, each) for file, each in zip(files, found, strict=True)]
+
+    def _make_index(self, file: FileReader, found: FileIndex) -> ShardIndex:
+        located = self._locate(file, found)
         index = make_shard_index(
-            name, content, located.members, keys=located.keys, key_ends=located.key_ends
+            file.name, file.content, located.members, keys=located.keys, key_ends=located.key_ends
         )
         return replace(
             index, format_identity=self.identity, siblings=sibling_facts(file),
@@ -155,7 +188,8 @@ class UserFormat:
             DataError: If the file is damaged, or not of the format.
             PluginError: If the format returns an invalid index.
         """
-        located = self._locate(FileReader(index.shard, content, place, read_sibling), place)
+        file = FileReader(index.shard, content, place, read_sibling)
+        located = self._locate(file, self._index_file(file))
         return (
             located.is_numbered == index.is_numbered
             and _as_tuples(located.missing) == _as_tuples(index.missing)
@@ -165,27 +199,39 @@ class UserFormat:
             and all(_is_same(each, index.members[name]) for name, each in located.members.items())
         )
 
-    def _locate(self, file: FileReader, place: DataLocation) -> _Located:
+    def _locate(self, file: FileReader, found: FileIndex) -> _Located:
         """Return where the values of a file lie."""
-        found, name = self._index_file(file, place), file.name
-        count = count_sequences(found, self._describe_place(name))
-        fields = list(found.fields.items())
-        for field, located in fields:
-            where = f"{self._describe_place(name)}, field {field!r}"
-            check_extents(located, count, file.size, where, place, field)
-        check_has_axis(found, self._describe_place(name))
-        check_missing(found, count, self._describe_place(name))
-        members = {
-            field: FieldIndex(
+        where = self._describe_place(file.name)
+        count = count_sequences(found, where)
+        members = self._make_members(found, count, file.size, file)
+        check_missing(found, count, where)
+        keys, key_ends = _pack_keys(found, count, file.name, file.place)
+        return _Located(members, keys, key_ends, found.ids is None and count > 1, found.missing)
+
+    def _make_members(
+        self, found: FileIndex, count: int, size: int | NDArray[np.int64], file: FileReader
+    ) -> dict[str, FieldIndex]:
+        """Return the index of each field, without checksums, after checks.
+
+        Args:
+            found: Result of the format.
+            count: Number of sequences.
+            size: Size of the file; or of that of each sequence, int64 (count,).
+            file: The file, for errors.
+        """
+        members: dict[str, FieldIndex] = {}
+        place = self._describe_place(file.name)
+        for field, located in found.fields.items():
+            where = f"{place}, field {field!r}"
+            check_extents(located, count, size, where, file.place, field)
+            members[field] = FieldIndex(
                 begins=clamp_begins(located), sizes=value_sizes(located),
-                heads=(self._make_head(located, f"{self._describe_place(name)}, field {field!r}"),),
+                heads=(self._make_head(located, where),),
                 numbers=None if located.lengths is None else np.array(located.lengths, np.int64),
                 values=_get_values(located),
-            )
-            for field, located in fields
-        }  # fmt: skip
-        keys, key_ends = _pack_keys(found, count, name, place)
-        return _Located(members, keys, key_ends, found.ids is None and count > 1, found.missing)
+            )  # fmt: skip
+        check_has_axis(found, place)
+        return members
 
     def check(self, index: ShardIndex) -> None:
         """Check the fields of an index that was read.
@@ -227,7 +273,8 @@ class UserFormat:
     def _describe_place(self, name: str) -> str:
         return f"{type(self.format).__name__}.index({name!r})"
 
-    def _index_file(self, file: FileReader, place: DataLocation) -> FileIndex:
+    def _index_file(self, file: FileReader) -> FileIndex:
+        place = file.place
         try:
             found = self.format.index(file)
         except DataError as error:

@@ -85,8 +85,11 @@ def test_small_floats_are_widened(batch):
         (torch.zeros(5), r"must have 3 rows like the batch, or 3 like .* shape \(5,\)"),
         (torch.zeros(3, dtype=torch.complex64), "the dtype of prediction .* must be one of bool"),
         (torch.zeros(3, 0), r"must have a number in each row, but has shape \(3, 0\)"),
-        ({"id": torch.zeros(3)}, "name of a prediction must be a string other than id, position"),
-        ({3: torch.zeros(3)}, "the name of a prediction must be a string"),
+        (
+            {"id": torch.zeros(3)},
+            "name of a prediction must be a non-empty string other than id, position",
+        ),
+        ({3: torch.zeros(3)}, "the name of a prediction must be a non-empty string"),
     ],
 )
 def test_what_cannot_be_written_is_named(outputs, text, batch):
@@ -105,7 +108,7 @@ def test_names_must_be_there(batch):
         extract(batch["x"], batch, PredictionSpec(("a", "b"), None))
     with pytest.raises(ConfigError, match="`per` must be 'sequence', 'timestep', 'span' or None"):
         PredictionSpec(None, "row")
-    with pytest.raises(ConfigError, match="must be a string other than"):
+    with pytest.raises(ConfigError, match="must be a non-empty string other than"):
         PredictionSpec(("spans",), None)
 
 
