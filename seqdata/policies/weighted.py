@@ -107,7 +107,7 @@ def check_weights(
 
 
 def check_labels(values: NDArray[Any], name: str, index: SequenceIndex) -> None:
-    """Raise ConfigError if a value of a field is infinite or NaN, which is no label."""
+    """Raise ConfigError if a value of a field is infinite or NaN, and so cannot be a label."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         first = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ConfigError(
