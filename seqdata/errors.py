@@ -397,7 +397,7 @@ class StallError(SeqDataError):
 
 
 class LimitError(SeqDataError):
-    """Data asks for more memory, depth or members than a limit allows; nothing was allocated."""
+    """Data asks for more memory, depth or members than a limit allows."""
 
 
 class UnsafeContentError(SeqDataError):
@@ -432,15 +432,15 @@ class DataError(SeqDataError):
 
 
 class IncompleteDatasetError(DataError):
-    """A dataset has no manifest: its writing was never finished."""
+    """A dataset was not written or copied completely, such as one without its manifest."""
 
 
 class MissingShardError(DataError):
-    """A shard that the manifest lists is missing."""
+    """A file of the data is missing: a shard, its index, or all that a path names."""
 
 
 class CorruptShardError(DataError):
-    """A shard's size, footer or layout differs from what was written."""
+    """A shard or an index is damaged: its size, footer or layout is not that of a written one."""
 
 
 class CorruptSampleError(DataError):

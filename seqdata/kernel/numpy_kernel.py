@@ -117,7 +117,7 @@ def fill(source: NumpySource, spans: Any, bounds: Any, out: Any, padding: bytes 
     """Copy spans and pad; see ``dispatch.Kernel.fill``."""
     if not isinstance(source, NumpySource):
         raise TypeError(
-            f"fill: `source` must be a result of `source()`, but is a {type(source).__name__}"
+            f"fill: `source` must be made by `source()`, but is of type {type(source).__name__}"
         )
     pattern = _ZERO_BYTE if padding is None else np.frombuffer(padding, dtype=np.uint8)
     table, offsets = _as_array(spans, np.int64), _as_array(bounds, np.int64).tolist()
@@ -154,7 +154,7 @@ def verify(source: NumpySource, spans: Any) -> int:
     """Check spans as ``fill`` does and return what it returns, without copying."""
     if not isinstance(source, NumpySource):
         raise TypeError(
-            f"verify: `source` must be a result of `source()`, but is a {type(source).__name__}"
+            f"verify: `source` must be made by `source()`, but is of type {type(source).__name__}"
         )
     if memoryview(spans).nbytes % 24:
         raise ValueError("verify: `spans` must be int64 (n, 3)")
