@@ -165,7 +165,7 @@ class SupportsVersion(Protocol):
 
     @property
     def version(self) -> str | None:
-        """Digest that differs from that of any later version; None: of a stream, read once."""
+        """Digest that differs from that of any later version; None: a stream that is read once."""
         ...
 
 

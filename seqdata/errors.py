@@ -365,7 +365,7 @@ class ConfigError(SeqDataError, ValueError):
 
 
 class UnknownNameError(ConfigError, KeyError):
-    """A name was not found; the message has the most similar one that exists."""
+    """A name was not found; the message has the most similar known name, if there is one."""
 
     def __str__(self) -> str:
         """Return the message unquoted, unlike KeyError."""
@@ -393,7 +393,7 @@ class WorkerDiedError(SeqDataError):
 
 
 class StallError(SeqDataError):
-    """A worker process makes no progress; ``details`` has pid and place, the message its stack."""
+    """A worker process makes no progress; the message has its stack, ``details`` pid and place."""
 
 
 class LimitError(SeqDataError):
@@ -405,7 +405,7 @@ class UnsafeContentError(SeqDataError):
 
 
 class RemoteReadError(SeqDataError):
-    """A remote file cannot be read; ``details`` has file, bytes and ``attempts``."""
+    """A remote file cannot be read, written or removed; ``details`` has file and ``attempts``."""
 
 
 class CacheError(SeqDataError):

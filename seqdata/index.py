@@ -1,4 +1,4 @@
-"""The lengths of all sequences: the only data that planning uses.
+"""The lengths of all sequences and, for weights, values per sequence: the data for planning.
 
 An index holds one length array per axis, usually memory-mapped, and reads it in chunks, so that
 10^8 sequences cost no Python object and no copy.
@@ -38,7 +38,7 @@ class _HasLengths(Protocol):
 
 
 class Copies(NamedTuple):
-    """Positions of items, of which several may have the same sequence.
+    """Relation of each position to the other positions of the same sequence.
 
     Attributes:
         numbers: int64 (n,), number of earlier positions of the same sequence.
@@ -336,7 +336,7 @@ class SequenceIndex:
         return self.remember("copies", lambda: has_repeats(bases, len(self)))
 
     def find_copies(self, numbers: NDArray[np.int64]) -> Copies:
-        """Return, for each position, number and first of the positions of the same sequence.
+        """Return, for each position, how many earlier ones have the same sequence, and the first.
 
         Args:
             numbers: int64 (n,), indices of sequences.

@@ -173,7 +173,7 @@ class PluginSource:
         return self.fault or self._faults.get(kind)
 
     def fault_for_name(self, kind: str, name: str) -> Exception | None:
-        """Return the error of a plugin that seems to own a name; None without one."""
+        """Return the error because of which a name of this plugin is not offered; else None."""
         fault = self.fault_for_kind(kind)
         return fault if self.owns(name) or name in self._claimed_names.get(kind, ()) else None
 

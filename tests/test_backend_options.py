@@ -55,7 +55,7 @@ def test_options_are_those_of_the_backend(tmp_path, host):
         ("plain:width=2", r"backend 'plain': has no option 'width'; it has none\. Leave it out"),
         (
             "numbers:dtype={",
-            r"backend 'numbers': values of options must be YAML, but is 'dtype=\{'",
+            r"values of options must be YAML, but is 'dtype=\{'",
         ),
     ],
 )

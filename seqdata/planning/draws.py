@@ -120,7 +120,7 @@ def _distribute(fixed: NDArray[np.int64], missing: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnSequences:
-    """The sequences of one epoch.
+    """The sequences that are drawn for one epoch.
 
     Attributes:
         numbers: Integers (draws,), increasing: sequences of the data, repeated for each draw.

@@ -99,12 +99,12 @@ class LaneSchedule(Protocol):
 
     @property
     def steps(self) -> int:
-        """Steps of the epoch."""
+        """Number of steps of the epoch."""
         ...
 
     @property
     def lanes(self) -> int:
-        """Lanes of a step."""
+        """Number of lanes of a step."""
         ...
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
@@ -116,7 +116,7 @@ class LaneSchedule(Protocol):
         ...
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the number of non-idle rows before each of some steps, int64 (k,)."""
         ...
 
     def extend(self, first: int, stop: int) -> ArrayTable | None:
@@ -273,7 +273,7 @@ class StreamLanes:
 
     @property
     def lanes(self) -> int:
-        """Lanes of a step."""
+        """Number of lanes of a step."""
         return len(self.loads)
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
@@ -291,7 +291,7 @@ class StreamLanes:
         return total
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the number of non-idle rows before each of some steps, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
     def scale(self, step: int) -> float:
@@ -411,7 +411,7 @@ class QueuedLanes:
 
     @property
     def lanes(self) -> int:
-        """Lanes of a step."""
+        """Number of lanes of a step."""
         return len(self.loads)
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
@@ -443,7 +443,7 @@ class QueuedLanes:
         return total
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the number of non-idle rows before each of some steps, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
     def extend(self, first: int, stop: int) -> ArrayTable | None:

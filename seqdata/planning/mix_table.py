@@ -198,7 +198,7 @@ class MixTable(PiecewiseTable):
         return Piece(plan, number - own, number + count, run.first, run.name)
 
     def _cut(self, first: int, stop: int) -> Iterator[PieceSlice]:
-        """Yield batches ``first:stop`` as plans have them."""
+        """Yield batches ``first:stop`` as slices of the plans of parts."""
         if self.group > 1:
             yield from PiecewiseTable._cut(self, first, stop)
             return

@@ -308,7 +308,7 @@ class RowMixture:
 
     @property
     def _total(self) -> int:
-        """Rows of an epoch."""
+        """Number of rows of an epoch."""
         return sum(part.rows for part in self.parts)
 
 

@@ -167,7 +167,7 @@ class BasePolicy(ABC):
 
 
 class _ForeignPolicy(BasePolicy):
-    """A policy that does not inherit: its own members, and defaults for missing ones."""
+    """A policy that does not inherit ``BasePolicy``: its members, and defaults for others."""
 
     __slots__ = ("_policy",)
 

@@ -23,7 +23,7 @@ _FONT = 'font-family="system-ui, sans-serif" font-size="11"'
 
 
 def render_svg(chart: Chart) -> str:
-    """Return a chart as an SVG element, with its title above and its legend below."""
+    """Return a chart as an SVG element, with its legend below and its title as ``aria-label``."""
     if isinstance(chart, Bars):
         return _render_bars(chart)
     if isinstance(chart, Curves):
@@ -122,7 +122,7 @@ def find_ticks(low: float, high: float) -> list[float]:
 
 
 def format_number(value: float) -> str:
-    """Return a number of an axis: with thousands separators, or as few digits as it has."""
+    """Return a number as text: an integer with thousands separators, or at most four digits."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.4g}"

@@ -364,7 +364,7 @@ class Weighted(WrapperPolicy):
         return DrawRates.from_weights(weights, draws)
 
     def _compute_weights(self, index: SequenceIndex) -> NDArray[np.float64]:
-        """Return the weight of each sequence, float64 (n,); with ``balanced`` or without, 1."""
+        """Return the weight of each sequence, float64 (n,); all 1 for ``balanced`` and None."""
         weights = self.weights
         if isinstance(weights, str):
             values = index.values(weights)

@@ -342,7 +342,7 @@ class WindowSizes:
     def choose(
         self, room: NDArray[np.int64], draw: Draw | None, pieces: ItemPieces
     ) -> NDArray[np.int64]:
-        """Return the size of windows for which there is room, int64 (n,)."""
+        """Return the size of each window, at most its room, int64 (n,)."""
         most = np.minimum(room, self.size)
         if draw is None or not self.is_drawn:  # without a draw the largest ones
             return most
