@@ -452,4 +452,4 @@ def test_a_module_that_cannot_be_parsed_has_no_offers(text, install):
 def test_offers_of_the_packages_here_are_known():
     rows = {row.name: row.offers for row in PluginHost.discover(environ={}).listing()}
     assert rows["tokens"] == {"backend": ["tokens"]}
-    assert rows["arrays"] == {"backend": ["hdf5", "zarr"]}
+    assert rows["arrays"] == {"backend": ["hdf5", "numpy", "zarr"]}

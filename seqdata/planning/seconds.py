@@ -32,7 +32,9 @@ def check_seconds(policy: str, options: object, *names: str) -> None:
         found = to_fraction(value)
         if found is None or found <= 0 or max(found.numerator, found.denominator) >= _MOST:
             needed = "a number of seconds above 0"
-            if found is not None and found > 0:
+            if found is not None and found >= _MOST:
+                needed += f" and below {_MOST}"
+            elif found is not None and found > 0:
                 needed = f"a fraction of two integers below {_MOST}, in seconds"
             raise ConfigError(must_be(f"policy {policy!r}: `{name}`", needed, repr(value), _REMEDY))
 
