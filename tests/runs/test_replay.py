@@ -69,7 +69,7 @@ def test_a_view_keeps_its_numbers_beside_the_file(store):
     np.savez(numbers, numbers=unsealed)  # of an older release: the archive has checksums
     assert told(remake(2)) == run.model.kept
     numbers.unlink()
-    with pytest.raises(ConfigError, match=r"arrays that are in the file 'seqdata-run-train\.npz' next to"):
+    with pytest.raises(ConfigError, match=r"arrays that are in the file 'seqdata-run-train\.npz'"):
         remake(2)
 
 
