@@ -1,6 +1,7 @@
 """Locations of several files as one string: joined by ``::``, and braces as a shell expands them.
 
-``x-{000..017}.tar``, ``{train,val}.bin``. A folder that has such a name itself is meant by it.
+``x-{000..017}.tar``, ``{train,val}.bin``. A path that exists is taken as it is, even if its
+name has such signs.
 """
 
 from __future__ import annotations

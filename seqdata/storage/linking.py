@@ -197,7 +197,8 @@ def resolve_clocks(
         clocks: Field or axis -> clock.
 
     Raises:
-        ConfigError: If there is no such field or axis, or an axis has two clocks.
+        ConfigError: If there is no such field or axis, an axis has two clocks, or two rates have no
+            simple ratio.
     """
     found: dict[str, Axis] = {}
     said: dict[str, str] = {}

@@ -323,7 +323,7 @@ def convert_values(encoded: EncodedValues, logical: LogicalType) -> NDArray[Any]
     """Return integers as another logical type counts them.
 
     Raises:
-        FieldMismatch: If it does not hold them.
+        FieldMismatch: If that type cannot represent them exactly.
     """
     if encoded.logical is logical or encoded.logical == logical:
         return encoded.values

@@ -110,8 +110,8 @@ class MemoryStore(ShardStore):
                     "a "
                     f"quarter of the free memory, but the first {number + 1:,} take "
                     f"{used_bytes:,} and "
-                    "more follow. Write them once with write_store(location, sequences) and open "
-                    "that, or pass a list; if they never end, cut them with itertools.islice"
+                    "more may follow. Write them once with write_store(location, sequences) and "
+                    "open that, or pass a list; if they never end, cut them with itertools.islice"
                 )
         packed = {name: packer.take() for name, packer in packers.items()}
         found = check_axis_lengths(fields, packed, 0, key)

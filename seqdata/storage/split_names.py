@@ -1,6 +1,6 @@
 """Splits in the names of files: ``train-00000-of-00002.parquet`` and ``test.parquet`` are two.
 
-Files of several splits are never one dataset: evaluation would be on what was trained on.
+Files of several splits are never one dataset: training data would be evaluated.
 """
 
 from __future__ import annotations

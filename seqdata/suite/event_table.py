@@ -194,7 +194,8 @@ class _Preparation:
         if table.cutoff is not None:
             if times is None:
                 raise ConfigError("events: `cutoff` needs `time`, but it is None. Name the column")
-            _, stop = make_bounds(times.name, f"..{table.cutoff}", times.logical)
+            text = f"..{table.cutoff}"
+            _, stop = make_bounds("events: `cutoff`", times.name, text, times.logical)
             is_before = times.values < make_limit(stop, np.dtype(np.int64))
             counts = np.concatenate([[0], np.cumsum(is_before)])
             stops = starts + counts[ends] - counts[starts]  # rows are in order of time

@@ -252,7 +252,14 @@ def test_arguments_that_cannot_be_meant_are_refused(options, message):
         ({"x": 1}, "field 'x' of `where` must be one with a value per sequence"),
         ({"year": "x"}, "`where` of 'year' must be a number"),
         ({"kind": "z"}, "`where` must select at least one sequence, but selects none of 40"),
-        ({"year": "2024-01-01.."}, "a bound of 'year' must be a number"),
+        (
+            {"year": "2024-01-01.."},
+            "datamodule: `where`: a bound of the range of 'year' must be a number, since the field",
+        ),
+        (
+            {"year": "..2024-13-01"},
+            "datamodule: `where`: a bound of the range of 'year' must be a date such as",
+        ),
     ],
 )
 def test_conditions_that_cannot_be_meant_are_refused(where, message):

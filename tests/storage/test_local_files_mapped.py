@@ -64,7 +64,9 @@ def test_only_ordinary_files_are_read(read, tmp_path):
 def test_a_file_that_cannot_be_opened_is_named_with_the_reason(read, tmp_path):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    with pytest.raises(DataError, match=r"must be readable, but cannot be opened .* permissions"):
+    with pytest.raises(
+        DataError, match=r"must be readable, but cannot be opened .* Check the path"
+    ):
         read(loop, PLACE)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -124,6 +125,17 @@ def test_a_link_inside_of_the_folder_is_followed(root):
         MissingShardError, match=r"must lead to a file, but is a link to nothing. Restor"
     ):
         open_arrow(root)
+
+
+def test_a_link_to_a_socket_is_an_error_and_not_a_missing_file(root, monkeypatch):
+    monkeypatch.chdir(root)  # the path of a socket must be short
+    (root / "part-00001.arrow").unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("kept")
+        (root / "part-00001.arrow").symlink_to("kept")
+        with pytest.raises(DataError, match=r"must be readable, but cannot be opened") as caught:
+            open_arrow(root)
+    assert not isinstance(caught.value, MissingShardError)
 
 
 def test_a_pipe_in_the_place_of_a_shard_is_an_error_and_not_a_wait(root):
