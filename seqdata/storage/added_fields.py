@@ -256,10 +256,11 @@ def _order_values(store: SequenceStore, name: str, values: Any) -> Any:
         return found
     count = len(values) if hasattr(values, "__len__") and not isinstance(values, str) else None
     if count != len(store):
-        found_text = f"a {type(values).__name__}" if count is None else f"{count} values"
+        kind = type(values).__name__
+        found_text = f"is of type {kind}" if count is None else f"has {count} values"
         raise ConfigError(
             f"with_fields: field {name!r} must have a value for each of the {len(store)} "
-            f"sequences, but has {found_text}. Pass them in the order of the store, or as a dict "
+            f"sequences, but {found_text}. Pass them in the order of the store, or as a dict "
             "id -> value"
         )
     return values if isinstance(values, np.ndarray | list | tuple) else list(values)

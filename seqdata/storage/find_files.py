@@ -73,7 +73,8 @@ class FoundFiles:
         names: Paths of the files below the root, in natural order.
         others: Paths of files that are not wanted.
         hidden: Paths of hidden files of the same suffixes as those that are read.
-        repeated: Paths of links to files that are read by another path, or to a folder above.
+        repeated: Paths of links to files or folders that are read by another path, or to a folder
+            above.
         stores: Paths of folders that are stores of seqdata.
         folders: Names of folders that are not searched: those behind a URL.
         url: URL of the folder, without secrets; empty on this machine.

@@ -138,7 +138,7 @@ def is_table(value: Any) -> bool:
 
 
 def find_frame_library(value: Any) -> str | None:
-    """Return the library of a DataFrame, by its type's name, so that nothing is imported."""
+    """Return the library of a DataFrame by the name of its type; None if it is not one."""
     for base in type(value).__mro__:
         library = base.__module__.partition(".")[0]
         if base.__name__ == "DataFrame" and library in ("pandas", "polars"):

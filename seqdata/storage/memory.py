@@ -82,7 +82,8 @@ class MemoryStore(ShardStore):
 
         Raises:
             ConfigError: If there is no sequence, or ``axes`` does not fit.
-            DataError: If a sequence is not like the first one; the message names it.
+            DataError: If a sequence is not like the first one, or two have the same id; the message
+                names them.
             LimitError: If they come from an iterator and do not fit into memory.
 
         Examples:

@@ -84,8 +84,7 @@ class SequenceStore(Store):
 
         Args:
             ax: Axes to draw into; None: axes of a new figure.
-            axis: Axis of the lengths; None: all axes, below each other, or with ``ax`` only the
-                default one: ``time``, or the first if there is no ``time``.
+            axis: Axis of the lengths; None: all axes, or with ``ax`` only ``time``, else the first.
 
         Returns:
             The axes of matplotlib, or the figure if several axes of the data are drawn.
@@ -548,9 +547,10 @@ def _select_fields(caller: str, store: Store, names: NameMap) -> View:
             check_id_field(store, id_name)
         return View(store, names=names, id_name=id_name)
     if store.measured_transform is not None:
+        remedy = ", or pass `fields` to the Loader" if caller == "select" else ""
         raise ConfigError(
             f"{caller}: a view that carries a transform must keep its fields, which the transform "
-            f"takes. Call `{caller}` before `measure_lengths`, or pass `fields` to the Loader"
+            f"takes. Call `{caller}` before `measure_lengths`{remedy}"
         )
     if id_name is not None:
         check_id_field(store, id_name)

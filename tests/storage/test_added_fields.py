@@ -122,7 +122,7 @@ def test_workers_read_them(tmp_path):
     ("fields", "axes", "error", "message"),
     [
         ({"y": [1, 2]}, None, ConfigError, "'y' must have a value for each of the 4 .* 2 values"),
-        ({"y": 3}, None, ConfigError, "'y' must have a value for each of the 4 .* has a int"),
+        ({"y": 3}, None, ConfigError, "'y' must have a value for each of the 4 .* is of type int"),
         ({"x": [1] * 4}, None, ConfigError, "field 'x' must have a new name"),
         ({"id": list("abcd")}, None, ConfigError, "field 'id' must have a new name"),
         ({}, None, ConfigError, "`fields` must be a dict of field and values, but is {}"),
