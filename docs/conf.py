@@ -76,7 +76,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "min_reported_time": 10_000,
     "remove_config_comments": True,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_order.ReaderOrder",
 }
 
 html_theme = "pydata_sphinx_theme"

@@ -24,7 +24,7 @@ from seqdata.plan_table import (
     concat_tables,
 )
 from seqdata.plotting.axes import draw
-from seqdata.plotting.page import render_figure, render_line, render_object
+from seqdata.plotting.page import render_figure, render_object
 from seqdata.plotting.plans import chart_plan
 from seqdata.report import BatchMeasures, PlanReport, make_report, measure_batches
 
@@ -144,20 +144,19 @@ class Plan:
     def _repr_html_(self) -> str:
         chart = chart_plan(self, "batches", most=_MOST_IN_HTML)
         pictures = [chart, chart_plan(self)] if self.lanes else [chart]
-        order = [render_line(f"order: {self.order}")] if self.order else []
-        return render_object(repr(self), [*order, *map(render_figure, pictures)])
+        return render_object(repr(self), map(render_figure, pictures))
 
     def plot(self, ax: Any = None, *, kind: str | None = None, label: str = "") -> Any:
         """Draw the plan with matplotlib.
 
-        Consecutive batches of a large plan share a bar, so that the figure has at most 60 bars.
+        Neighbouring batches of a large plan share a bar, of their mean: there are at most 60 bars.
 
         Args:
             ax: Axes to draw into; None: axes of a new figure.
             kind: ``batches``: real timesteps and padding of each batch, in the order of the epoch.
                 ``padding``: padding of each batch, most padded first, to compare several plans in
                 the same axes. ``lengths``: histogram of timesteps per row. ``lanes``: sequences of
-                each lane in the first 40 steps. ``parts``: batches of each part of a mixture. None:
+                each lane in the first 40 steps. ``parts``: share of each part of a mixture. None:
                 ``lanes`` for a plan with lanes, else ``batches``.
             label: Name of the plan in the legend or the title.
 

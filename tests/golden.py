@@ -19,7 +19,9 @@ MODULES = ("seqdata", "seqdata.backends", "seqdata.protocols")
 HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
-MARKUP = re.compile(r"^(?:[#|>:!`<-]|\(|\d+\. |\* |\{)")
+CONTENTS = re.compile(r"^```\{toctree\}\n(?::[^\n]*\n)*(.*?)^```", re.MULTILINE | re.DOTALL)
+NAMES = {".": "Home", "api": "API", "guides: trouble": "Guides: when it goes wrong"}  # of folders
+MARKUP = re.compile(r"^(?:[#|>:!<-]|\(|\d+\. |\* |\{)")
 MOST = 160  # characters of the description of a page
 
 
@@ -95,38 +97,61 @@ def sign(value: Any) -> str:
 
 def describe_pages() -> str:
     """Return the pages of the docs with a sentence each, as llms.txt is written."""
-    home, others = DOCS / "index.md", list_pages()
-    title, text = read_page(home)
-    lines = [f"# {title}", "", f"> {text}", ""]
-    folders = dict.fromkeys(page.parent for page in others)
-    for folder in sorted(folders, key=lambda folder: folder.relative_to(DOCS).as_posix()):
-        name = folder.relative_to(DOCS).as_posix().replace("-", " ").replace("/", ": ")
-        lines += [f"## {'About' if name == '.' else name.capitalize()}", ""]
-        for page in others:
-            if page.parent == folder:
-                title, text = read_page(page)
-                place = page.relative_to(DOCS).as_posix()
-                lines.append(f"- [{title}]({place})" + (f": {text}" if text else ""))
-        lines.append("")
-    return "\n".join(lines)
+    title, text = read_page(DOCS / "index.md")
+    lines, section = [f"# {title}", "", f"> {text}"], None
+    for page in list_pages():
+        if page.parent != section:
+            section = page.parent
+            name = section.relative_to(DOCS).as_posix().replace("-", " ").replace("/", ": ")
+            lines += ["", f"## {NAMES.get(name, name.capitalize())}", ""]
+        title, text = read_page(page)
+        place = page.relative_to(DOCS).as_posix()
+        lines.append(f"- [{title}]({place})" + (f": {text}" if text else ""))
+    return "\n".join([*lines, ""])
 
 
 def list_pages() -> list[Path]:
-    """Return the pages that people read, sorted; those that only list others are no such pages."""
-    pages = DOCS.rglob("*.md")
-    return sorted(page for page in pages if page.name != "index.md" and "_build" not in page.parts)
+    """Return the pages that people read, in the order of the site, without those that list others.
+
+    Raises:
+        ValueError: If a page is not in the contents of another.
+    """
+    found = list(dict.fromkeys(iter_contents(DOCS / "index.md")))
+    lost = {page for page in DOCS.rglob("*.md") if "_build" not in page.parts} - {*found}
+    if lost - {DOCS / "index.md"}:
+        raise ValueError(f"these pages are not in the contents of another: {sorted(lost)}")
+    return [page for page in found if page.name != "index.md" or is_read(page)]
+
+
+def is_read(page: Path) -> bool:
+    """Return whether a page has sections of its own, or lists pages that the build makes."""
+    has_sections = "\n## " in CODE.sub("", page.read_text("utf-8"))
+    return has_sections or not all(below.is_file() for below in read_contents(page))
+
+
+def iter_contents(page: Path) -> Iterator[Path]:
+    """Yield the written pages below a page, in the order of its contents."""
+    for below in filter(Path.is_file, read_contents(page)):
+        yield below
+        yield from iter_contents(below)
+
+
+def read_contents(page: Path) -> list[Path]:
+    """Return the files of the pages that a page lists."""
+    entries = " ".join(CONTENTS.findall(page.read_text("utf-8"))).split()
+    return [page.parent / f"{entry}.md" for entry in entries]
 
 
 def read_page(page: Path) -> tuple[str, str]:
     """Return the title of a page, and its first sentence."""
     text = CODE.sub("", page.read_text("utf-8"))
     found = HEADING.search(text)
-    title = LINK.sub(r"\1", found[1]).replace("`", "") if found else page.stem
+    title = LINK.sub(r"\1", found[1]).replace("`", "") if found else page.stem.capitalize()
     rest = text[found.end() :] if found else text
     blocks = (" ".join(block.split()) for block in re.split(r"\n\s*\n", rest))
     first = next((block for block in blocks if block and not MARKUP.match(block)), "")
     plain = LINK.sub(r"\1", first).replace("**", "")
-    sentence = re.split(r"(?<=[.!?:]) (?=[A-Z`])", plain)[0]
+    sentence = re.split(r"(?<=[.!?]) (?=[A-Z`])", plain)[0]
     if len(sentence) > MOST:
         sentence = sentence[:MOST].rpartition(" ")[0] + " ..."
     return title, sentence.rstrip(":")

@@ -1,6 +1,7 @@
 """Every example of the gallery runs as a script, and is written so that a page can show it."""
 
 import ast
+import importlib
 import os
 import re
 import subprocess
@@ -40,11 +41,13 @@ def name_of(path: Path) -> str:
     return path.stem.removeprefix("plot_")
 
 
-def test_there_are_15_examples_and_each_has_a_result_that_is_looked_at():
+def test_there_are_15_examples_and_each_has_a_place_and_a_result(monkeypatch):
     names = [name_of(path) for path in EXAMPLES]
     assert len(names) >= 15
     assert sorted(RESULTS) == names
     assert set(QUICK) <= set(names)
+    monkeypatch.syspath_prepend(str(GALLERY.parent / "_ext"))
+    assert sorted(importlib.import_module("gallery_order").ORDER) == names
 
 
 @pytest.mark.slow

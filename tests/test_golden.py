@@ -4,6 +4,7 @@ import difflib
 import re
 import tomllib
 
+import pytest
 import yaml
 
 import seqdata
@@ -41,6 +42,36 @@ def test_llms_txt_links_every_page_by_its_title():
              for text in (golden.PAGES.read_text("utf-8"), golden.describe_pages())]  # fmt: skip
     assert links[0] == links[1], "pages were added, moved or renamed: run `make golden`"
     assert len(links[0]) == len(golden.list_pages()) > 40
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Return a small site: its home lists a page before a folder, and pages that a build makes."""
+    monkeypatch.setattr(golden, "DOCS", tmp_path)
+    (tmp_path / "a").mkdir()
+    contents = "```{{toctree}}\n:hidden:\n\n{}\n```\n"
+    home = "# Home\n\nAll of it.\n\n" + contents.format("z\na/index\ngenerated/x")
+    (tmp_path / "index.md").write_text(home, "utf-8")
+    (tmp_path / "z.md").write_text("# Z\n\n`z` ends: here. Not here.\n", "utf-8")
+    (tmp_path / "a" / "index.md").write_text("# A\n\n" + contents.format("one"), "utf-8")
+    (tmp_path / "a" / "one.md").write_text("# One\n", "utf-8")
+    return tmp_path
+
+
+def test_llms_txt_has_the_order_of_the_site(site):
+    assert golden.describe_pages().splitlines() == [
+        "# Home", "", "> All of it.",
+        "", "## Home", "", "- [Z](z.md): `z` ends: here.",
+        "", "## A", "", "- [One](a/one.md)",
+    ]  # fmt: skip
+    (site / "a" / "index.md").write_text("# A\n\n## B\n\n```{toctree}\none\n```\n", "utf-8")
+    assert "- [A](a/index.md)" in golden.describe_pages()
+
+
+def test_a_page_that_no_other_lists_is_named(site):
+    (site / "lost.md").write_text("# Lost\n", "utf-8")
+    with pytest.raises(ValueError, match=r"in the contents of another: \[.*lost.md.*\]$"):
+        golden.describe_pages()
 
 
 def test_supported_versions_are_those_of_the_project():

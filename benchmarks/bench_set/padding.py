@@ -104,7 +104,7 @@ def measure(bench: Bench) -> Answer:
             row = answer.row(lengths_of.name, name)
             row.values.append(waste(lengths, batches))
             met = again(batches, rule(lengths, 1), len(lengths))
-            row.note = f"pairs met again {met:.1f}x as often as in random batches"
+            row.note = f"met again {met:.1f}x"
             if name == OURS:
                 mine, mixed = row.median, met
         found = min(_find_equal(lengths, mixed), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +37,9 @@ SECTIONS = {
         "Padding, at equal mixing",
         "Each rule makes batches of 64 from each set of lengths. Low padding is easy to reach if "
         "batches are not shuffled, so the table also shows how often two sequences of a batch meet "
-        "again in the next epoch, as a multiple of random batches. The last row of each set shows "
-        "the best of ten pool sizes, from 5 to 300 batches, that mix at least as well as seqdata.",
+        'again in the next epoch, as a multiple of random batches ("met again 2x"). The last row '
+        "of each set shows the best of ten pool sizes, from 5 to 300 batches, that mix at least as "
+        "well as seqdata.",
         "short tokens (S)", "% padding",
     ),
     "speed": Section(
@@ -172,6 +174,7 @@ def _head(results: Results) -> Iterator[str]:
         "the most in brackets. [results.json](results.json) contains all results."
     )
     yield ""
+    yield "Our aims, and what was found:\n"
     yield "| aim | found | |\n|---|---|---|"
     for answer in results.answers.values():
         for aim in answer.aims:
@@ -219,8 +222,13 @@ def _section(results: Results, name: str, section: Section, pictures: Path) -> I
     if name in REASONS and not all(aim.is_met for aim in answer.aims):
         yield f"Why an aim is missed: {REASONS[name]}\n"
     if answer.left_out:
-        reasons = "; ".join(f"{who} ({why})" for who, why in answer.left_out.items())
-        yield f"Left out: {reasons}.\n"
+        reasons = "; ".join(f"{who} ({_shorten(why)})" for who, why in answer.left_out.items())
+        yield f"Not measured: {reasons}.\n"
+
+
+def _shorten(why: str) -> str:
+    """Return a reason without the name of our exception and temporary folders."""
+    return re.sub(r"/tmp/\S*/", "", why.removeprefix("LeftOut: "))
 
 
 def _table(answer: Answer, settings: list[str]) -> Iterator[str]:
@@ -277,7 +285,7 @@ def _tail(results: Results, docs: Path) -> Iterator[str]:
         yield f"| {title} | {lacks} |"
     yield ""
     for module, why in {**results.not_installed, **results.left_out}.items():
-        yield f"Left out everywhere: {module} ({why}).\n"
+        yield f"Not measured at all: {module} ({_shorten(why)}).\n"
     versions = ", ".join(f"{name} {each}" for name, each in sorted(results.versions.items()))
     yield f"Versions: {versions}.\n"
     yield "## Run it\n"

@@ -1,7 +1,8 @@
 """The batch, its layouts and axes, and its validation.
 
-The names of ``seqdata.batch.batch`` are available here as well; torch is imported with the first of
-them, since workers of a loader need only the axes and start in a third of the time without torch.
+``SequenceBatch``, ``batch_size_fn`` and ``length_fn`` are available here as well; torch is imported
+with the first of them: workers of a loader need only the axes, and start in a third of the time
+without torch.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -19,8 +19,8 @@ class Axes:
 
     Args:
         axis: The axis that is planned on, to which ``batch.lengths`` and ``batch.mask`` refer.
-        axis_of: Field -> axis; None: one value per sequence. A missing field that is not a list
-            runs along ``axis``.
+        axis_of: Field -> axis; None: one value per sequence. A missing field runs along ``axis``,
+            unless its values are a list.
         shift: Field -> timesteps between an input and its target.
     """
 
@@ -59,14 +59,14 @@ def format_unknown_name(name: str, known: Iterable[str], kind: str = "field") ->
 
 
 class FieldMap(dict[str, Any]):
-    """Mapping of fields to values, whose error for an unknown name has the most similar one."""
+    """Mapping of fields to values, whose error for an unknown name has the most similar name."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self)}")
 
 
 class AxisMap(dict[str, Any]):
-    """Mapping of axes to lengths, whose error for an unknown name has all axes."""
+    """Mapping of axes to lengths, whose error for an unknown name has the names of all axes."""
 
     def __missing__(self, name: object) -> Any:
         raise UnknownNameError(f"batch: {format_unknown_name(str(name), self, 'axis')}")

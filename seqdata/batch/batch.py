@@ -1,8 +1,8 @@
 """The batch type: tensors by field name, and metadata of their rows.
 
 Lengths, ids and starts stay on the CPU, where ``pack_padded_sequence`` and bookkeeping need them;
-masks are computed when they are first used. Place in the flow: the loader makes the metadata, a
-collator fills ``data``, the model reads both.
+masks are computed at each access. Place in the flow: the loader makes the metadata, a collator
+fills ``data``, the model reads both.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ class SequenceBatch:
     ``r`` is the number of rows, and ``T`` the number of timesteps of padded rows.
 
     Attributes:
-        data: Field -> tensor (r, T, *shape) in the layout ``padded``; (r, *shape) for a
-            per-sequence field, or a list for ``str`` or ``bytes``. ``batch["x"]`` is short for
-            ``batch.data["x"]``.
+        data: Field -> tensor (r, T, *shape) in the layout ``padded``, with a horizon
+            (r, T + horizon, *shape); (r, *shape) for a per-sequence field, or a list for ``str`` or
+            ``bytes``. ``batch["x"]`` is short for ``batch.data["x"]``.
         lengths: int64 (r,), number of real timesteps of each row; always on the CPU.
         ids: int64 (r,), indices in the base store; on the CPU. ``store.keys(batch)`` names them.
         weight: float32 (r,), weight in the loss; 0 for a padding row or an idle lane.
         start: int64 (r,), first timestep of each row in its sequence; on the CPU.
         epoch: Epoch of the plan.
-        number: Index of the batch in the plan; for a padding row, of the first batch of its step.
+        number: Index of the batch in the plan; if this rank has only a padding row, that of the
+            first batch of the step.
         num_tokens: ``score.sum()`` of this rank, as planned.
         global_num_tokens: Sum of ``num_tokens`` over all ranks of the step.
         update_num_tokens: Sum of ``num_tokens`` over all ranks and steps of the optimizer update.
@@ -68,9 +69,10 @@ class SequenceBatch:
         ends_update: Whether the optimizer steps after this batch, because it is the last batch of
             its update. The last batch of an epoch always ends an update.
         lanes: int64 (r,), lane of each row; None without lanes.
-        reset: bool (r,), whether a lane begins a sequence; None without lanes.
+        reset: bool (r,), whether the state of each lane is reset: at the start of a sequence, or
+            with ``carry`` only of a stream; None without lanes.
         burn_in: int64 (r,), number of timesteps at the beginning of each row that are context; None
-            without context.
+            without lanes and overlap.
         carry: Whether the state of a lane is carried over the ends of sequences.
         overlap: Number of timesteps before the end of a row that the next chunk of the lane reads
             again, with the state before them.
@@ -80,8 +82,8 @@ class SequenceBatch:
             ``rows=True``.
         part_epoch: Epoch of the part, or for each row the index of its draw; None without parts.
         lengths_of: Axis -> int64 (r,), lengths along each axis; on the CPU.
-        positions: int64 (r,), indices of first spans in the passed store, not its base; -1 without
-            a span; on the CPU. None in a batch made by hand.
+        positions: int64 (r,), indices of the sequences in the passed store, not its base, by the
+            first span of each row; -1 without a span; on the CPU. None in a batch made by hand.
         segments: int64 (n, 4), row, id, start, stop of spans, on the CPU; None: a row is one span.
         padded_length: T; 0: the longest length.
         horizon: Number of timesteps of the future of a window, which follow ``lengths`` in
@@ -91,7 +93,8 @@ class SequenceBatch:
         axes: Axis of each field.
         linked: Linked axis -> NumPy array, int64 (2, r): first timestep, and number of timesteps of
             the context, of each row; see ``start_of``.
-        whole: Batch with whole rows, without data, if this batch has a time part; else None.
+        whole: Batch of the whole rows, without data, if this batch has only a time part of each (on
+            a ring of ranks); else None.
 
     Examples:
         >>> from seqdata import Loader, Sorted
@@ -140,7 +143,7 @@ class SequenceBatch:
 
         Args:
             lengths: int64 (r,), number of timesteps of each row.
-            rows: Other attributes of rows, in C-contiguous memory that only this batch uses.
+            rows: Other attributes of rows, C-contiguous; only this batch uses its slice of them.
                 Tensors are made when they are first read.
             axes: Axis of each field.
         """
@@ -188,7 +191,7 @@ class SequenceBatch:
         if not isinstance(name, str):
             raise ConfigError(
                 f"batch: the name of a field must be a str, but is {name!r:.100}. Write "
-                "batch['x'] = value; rows are batch['x'][0]"
+                "batch['x'] = value; a row is batch['x'][0]"
             )
         self.data[name] = value
 
@@ -217,7 +220,7 @@ class SequenceBatch:
 
     @property
     def start_of(self) -> dict[str, Tensor]:
-        """Axis -> int64 (r,), first timestep of each row along each linked axis; on the CPU."""
+        """Axis -> int64 (r,), first timestep of each row: planned and linked axes; on the CPU."""
         linked = {axis: torch.from_numpy(rows[0].copy()) for axis, rows in self.linked.items()}
         return AxisMap({self.axes.axis: self.start, **linked})
 
@@ -225,8 +228,8 @@ class SequenceBatch:
     def mask(self) -> Tensor:
         """Mask of real timesteps, including those of padding rows, on the device of the data.
 
-        bool (r, T), or, in layouts without rows, bool (N,) with one entry per value. Timesteps of a
-        horizon are False.
+        bool (r, T), without the horizon; in layouts without rows bool (N,), with one entry per
+        value, and False for timesteps of a horizon.
         """
         return self._to_layout(self._timesteps() < self._as_column(self.lengths))
 
@@ -234,8 +237,8 @@ class SequenceBatch:
     def score(self) -> Tensor:
         """Mask of timesteps that losses and metrics count: real, of weight > 0, not burn-in.
 
-        bool (r, T), or, in layouts without rows, bool (N,) with one entry per value. Timesteps of a
-        horizon are False.
+        bool (r, T), without the horizon; in layouts without rows bool (N,), with one entry per
+        value, and False for timesteps of a horizon.
         """
         timesteps = self._timesteps()
         scored = (timesteps < self._as_column(self.lengths)) & (self.weight > 0)[:, None]
@@ -261,12 +264,15 @@ class SequenceBatch:
 
     @property
     def context(self) -> dict[str, Any]:
-        """Fields of windows up to their horizon, (r, size, *shape); padded with 0 if uneven."""
+        """Fields of windows up to their horizon, (r, size, *shape); padded with 0 if uneven.
+
+        Fields along a linked axis are included if all windows have equally many timesteps there.
+        """
         return self._slice_windows(is_future=False)
 
     @property
     def future(self) -> dict[str, Any]:
-        """Fields of windows after their context, views (r, horizon, *shape); see ``context``."""
+        """Fields of windows after their context, (r, horizon, *shape); otherwise as ``context``."""
         return self._slice_windows(is_future=True)
 
     def as_layout(self, layout: LayoutName, padding: float = 0) -> SequenceBatch:
@@ -299,22 +305,22 @@ class SequenceBatch:
         Raises:
             ConfigError: If the field is unknown or runs along no axis, or a row has length 0.
         """
+        values = self[name]
+        axis = self.axes.along(name)
+        if axis is None or isinstance(values, list):
+            raise ConfigError(
+                f"batch: field {name!r} has one value per sequence and cannot be packed. Use "
+                f"batch[{name!r}]."
+            )
         if self.layout != "padded":
             if self.horizon:  # whose future is not packed
                 return self.as_layout("padded").packed(name)
             packed_values: PackedSequence = self.as_layout("packed")[name]
             return packed_values
-        values = self[name]
-        axis = self.axes.along(name)
-        if axis is None or not isinstance(values, Tensor):
-            raise ConfigError(
-                f"batch: field {name!r} has one value per sequence and cannot be packed. Use "
-                f"batch[{name!r}]."
-            )
         return pack(values, self.lengths_of.get(axis, self.lengths))
 
     def real(self) -> SequenceBatch:
-        """Return the batch without padding rows and idle lanes, in all per-row tensors."""
+        """Return the batch without rows of weight 0: padding rows, idle lanes, masked errors."""
         is_counted = self.weight > 0
         if bool(is_counted.all()):
             return self
@@ -325,11 +331,13 @@ class SequenceBatch:
         return result
 
     def to(self, device: torch.device | str, non_blocking: bool | None = None) -> SequenceBatch:
-        """Return the batch with data and weights on a device; the rest stays on the CPU.
+        """Return the batch on a device: ``data``, ``weight``, ``lanes``, ``reset`` and ``burn_in``.
+
+        Other tensors, such as ``lengths``, stay on the CPU.
 
         Args:
             device: The device.
-            non_blocking: As in ``Tensor.to``; None for Lightning's choice (not to CPU or MPS).
+            non_blocking: As in ``Tensor.to``; None: as Lightning does, True except to CPU and MPS.
         """
         target = torch.device(device)
         is_async = target.type not in ("cpu", "mps") if non_blocking is None else non_blocking
@@ -343,10 +351,13 @@ class SequenceBatch:
         return result
 
     def on_cpu(self, name: str) -> Tensor:
-        """Return ``weight``, ``lanes`` or ``reset`` on the CPU, without waiting for a device.
+        """Return ``weight``, ``lanes`` or ``reset`` on the CPU.
+
+        In a batch with lanes, ``to`` keeps these tensors, so that nothing waits for the device; one
+        that was replaced since is copied from it.
 
         Raises:
-            ConfigError: If the batch does not have this attribute.
+            ConfigError: If it is None, as ``lanes`` and ``reset`` are without lanes.
         """
         value: Tensor | None = getattr(self, name)
         if value is None:
@@ -483,7 +494,7 @@ for _name in (*ON_CPU, *ON_DEVICE):
 
 
 def batch_size_fn(batch: SequenceBatch) -> int:
-    """Return the rows of a batch that count, for Lightning's ``ThroughputMonitor``.
+    """Return the number of rows of weight above 0, for Lightning's ``ThroughputMonitor``.
 
     Examples:
         >>> from seqdata import Fixed, Loader
@@ -494,7 +505,7 @@ def batch_size_fn(batch: SequenceBatch) -> int:
 
 
 def length_fn(batch: SequenceBatch) -> int:
-    """Return the timesteps of a batch that count, for Lightning's ``ThroughputMonitor``.
+    """Return the number of scored timesteps, for Lightning's ``ThroughputMonitor``.
 
     Examples:
         >>> from seqdata import Fixed, Loader
@@ -509,11 +520,11 @@ def select_rows(batch: SequenceBatch, selected: Tensor) -> dict[str, Any]:
 
     Args:
         batch: A batch of a layout with rows.
-        selected: bool (r,), mask of the selected rows, on the device of ``batch.weight``.
+        selected: bool (r,), mask of the rows with weight > 0, on the device of ``batch.weight``.
 
     Returns:
-        Attribute -> value: ``data``, the tensors with one value per row, ``lengths_of`` and
-        ``segments``, with the row indices of the smaller batch.
+        Attribute -> value: ``data``, ``whole``, what has one value per row, and ``segments``, with
+        the row indices of the smaller batch.
     """
     on_device, on_cpu = selected.nonzero().flatten(), selected.cpu().nonzero().flatten()
     changed: dict[str, Any] = {

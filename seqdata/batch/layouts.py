@@ -2,7 +2,7 @@
 
 ``padded`` is (r, T, *shape); ``varlen`` is flat, (N, *shape), row after row; ``jagged`` is torch's
 nested tensor over the same flat values; ``packed`` is a PackedSequence. Lengths stay on the CPU, so
-nothing here waits for a device.
+no size has to be read from a device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 class Layout(ABC):
-    """Arrangement of the ragged values of a batch in tensors; other modules use its name.
+    """Arrangement of the ragged values of a batch in tensors; ``LAYOUTS`` has all, by name.
 
     Attributes:
         name: Name of the layout.
@@ -58,7 +58,7 @@ class Layout(ABC):
         """
 
     def arrange_marks(self, marks: Tensor, lengths: Tensor) -> Tensor:
-        """Return marks of timesteps, (r, T), arranged like the values of a field."""
+        """Return marks of timesteps, bool (r, T), in the order of the flat values, bool (N,)."""
         return LAYOUTS["padded"].flatten(marks, lengths)
 
 
@@ -247,7 +247,7 @@ def format_shape(value: Any) -> str:
 
 
 def select_values(value: Any, on_device: Tensor, on_cpu: Tensor) -> Any:
-    """Return the rows of a tensor, by their indices on its device, or of a list of strings."""
+    """Return some rows of a tensor or a list, by their indices on each device; None for None."""
     if value is None:
         return None
     if isinstance(value, Tensor):

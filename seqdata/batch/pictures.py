@@ -39,7 +39,8 @@ def plot_batch(batch: SequenceBatch, ax: Any, field: str | None, row: int | None
     lengths, width = batch.extent(axis)
     if row is not None:
         if not -len(batch) <= row < len(batch):
-            raise ConfigError(must_be("batch: `row`", f"in [0, {len(batch)})", repr(row)))
+            needed = f"in [{-len(batch)}, {len(batch)})"
+            raise ConfigError(must_be("batch: `row`", needed, repr(row)))
         own = values[row, : int(lengths[row])].reshape(int(lengths[row]), -1).T
         return draw_values(
             own, ax, x_label=f"timestep along {axis!r}", y_label="feature", label=field,

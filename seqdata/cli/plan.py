@@ -122,6 +122,7 @@ def limit_lengths(policy: Policy, options: dict[str, Any]) -> Policy:
 
 
 _DEFAULT = "token-budget"
+_MANY_IDLE = 0.5  # fraction of idle rows for which a remedy is shown
 _LISTED = 5  # most sequences named in a list
 
 
@@ -528,7 +529,11 @@ def _iter_policy_lines(
         rows = f"{info['repeats']:,} rows repeat another row of their batch"
         yield f"repeats: {rows} ({info['repeats'] / info['batches']:.2f} a batch)"
     if info["lanes"]:
-        yield f"{info['lanes']:,} lanes: {100 * info['idle']:.2f} % of the rows are idle"
+        many = "; try fewer --lanes, or --continuous for few long sequences"
+        yield (
+            f"{info['lanes']:,} lanes: {100 * info['idle']:.2f} % of the rows are idle"
+            f"{many if info['idle'] >= _MANY_IDLE else ''}"
+        )
     worst = info["worst"]
     if worst is not None:
         yield (

@@ -66,7 +66,7 @@ class PaddedOffsets(NamedTuple):
 
 @runtime_checkable
 class SupportsPaddedOffsets(Protocol):
-    """A collator that takes the offsets of pieces in padded rows where the plan has them."""
+    """A collator that can use offsets of pieces in padded rows that were computed ahead."""
 
     def collate(
         self, columns: Columns, batch: SequenceBatch, planned: PaddedOffsets | None
@@ -76,7 +76,8 @@ class SupportsPaddedOffsets(Protocol):
         Args:
             columns: Columns with a piece per span.
             batch: The batch with its metadata.
-            planned: Offsets of the pieces of columns of this width; None if not computed yet.
+            planned: Offsets of the pieces in rows of ``planned.width`` timesteps, for the columns
+                whose padded rows have this width; None if not computed yet.
         """
         ...
 
@@ -107,7 +108,7 @@ class SupportsPadding(Protocol):
         """Return a copy of the collator with another value of padding, for all fields or by name.
 
         Raises:
-            ConfigError: If it was made with one.
+            ConfigError: If the collator already has such a value.
         """
         ...
 

@@ -79,8 +79,8 @@ class Samples:
             kind = type(items[0]).__name__ if items else "nothing"
             error.add_note(
                 f"in the `collate_fn`, which received a list of {len(items)} samples, each a "
-                f"{kind}{described}. Lengths differ from "
-                "sequence to sequence: pad there, or pass no `collator`, and batches are padded"
+                f"{kind}{described}. If it joins sequences of different lengths, pad them there, "
+                "or leave the function out: batches are then padded"
             )
             raise
 

@@ -39,8 +39,8 @@ class Padded:
         allocate: Allocator of the outputs.
 
     Raises:
-        ConfigError: At the first batch, if ``padding`` names an unknown field or does not fit its
-            dtype.
+        ConfigError: At the first batch, if ``padding`` names an unknown field or does not fit the
+            dtype of a field.
     """
 
     layout: ClassVar[LayoutName] = "padded"
@@ -59,7 +59,7 @@ class Padded:
         """Return a copy of the collator with another value of padding, for all fields or by name.
 
         Raises:
-            ConfigError: If it was made with one.
+            ConfigError: If the collator has a value other than 0 already.
         """
         if self.padding != 0:
             raise ConfigError(

@@ -30,7 +30,7 @@ _MAX_PROBES = 16  # sequences that are transformed to learn the fields of the re
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepairedBatch:
-    """The columns of a batch without its bad rows.
+    """The columns of a batch whose bad rows are masked or replaced.
 
     Attributes:
         step: The step with its new weights and spans.
@@ -59,7 +59,7 @@ def is_about_data(error: Exception) -> bool:
 def repair_batch(
     fetcher: Fetcher, step: Step, request: StepRequest, on_error: OnError
 ) -> RepairedBatch | None:
-    """Return the batch of a step without the spans that fail, read one by one.
+    """Return the batch of a step, read span by span, with failed rows masked or replaced.
 
     Args:
         fetcher: Fetcher of columns.
@@ -264,7 +264,7 @@ def _make_zeros(
     reader, span = fetcher.reader, request.spans[number : number + 1]
     lengths_of, linked = reader.store.lengths_of, reader.follow(span, request.horizon) or {}
     for name, example in template.items():
-        if is_whole_value(example):  # of an item nothing is known of which one could be made
+        if is_whole_value(example):  # an opaque item cannot be made, so the example is used
             pieces[name] = example if isinstance(example, OpaqueItem) else type(example)()
             continue
         axis, steps = axes.along(name), 1

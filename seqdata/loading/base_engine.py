@@ -63,8 +63,8 @@ class EpochBatches(Iterator[Any]):
     Args:
         begin: Returns the epoch's progress, with the rank's share.
         make_source: Returns a generator of the batches of a share, from a step on.
-        tag: Returns the item for a batch, its step and the seconds spent on it; None: the batch
-            itself.
+        tag: Called with each batch, its step and the seconds spent on it; returns the item to
+            deliver. None: the batch itself is delivered.
 
     Attributes:
         step: Index of the step whose batch comes next; -1 before the first ``next()``.
@@ -89,7 +89,8 @@ class EpochBatches(Iterator[Any]):
         """Return the next batch.
 
         Raises:
-            ConfigError: If it is called while it makes a batch: by a second thread, or a transform.
+            ConfigError: If another call makes a batch: in another thread, or one whose transform
+                calls this.
             IncompleteEpochError: If the batches end before the plan does.
             BaseException: The error of the batch, or the exception that interrupted it, such as
                 that of a signal handler.
@@ -125,7 +126,7 @@ class EpochBatches(Iterator[Any]):
         return self._tag(batch, self.step - 1, time.perf_counter() - asked_at)
 
     def close(self) -> None:
-        """Leave the epoch, as ``break`` does: its thread and workers stop."""
+        """Leave the epoch, as ``break`` does: nothing more is read for it."""
         self._is_closed = True
         source, self._source = self._source, None
         if source is not None:
@@ -288,7 +289,7 @@ class BaseEngine(ABC):
             ranks: Number of ranks that its steps are balanced for; None: unknown, nothing changes.
 
         Returns:
-            A warning if steps of the current ranks are uneven from here on; else empty.
+            A warning if the steps of all later epochs are uneven on the current ranks; else empty.
         """
         goes_on = continues_passes(self.policy)
         is_inside = run_position.position > 0 or (goes_on and run_position.epoch > 0)
@@ -314,7 +315,7 @@ class BaseEngine(ABC):
             self.forget_plans()
 
     def fingerprint(self, epoch: int) -> str:
-        """Return a digest of all that determines an epoch (32 hex digits)."""
+        """Return a digest (32 hex digits) of all that determines the plan of an epoch."""
         return self.plan(epoch).fingerprint
 
     def describe(self) -> dict[str, int | str]:
@@ -335,7 +336,7 @@ class BaseEngine(ABC):
         """Return this rank's steps from batch ``first`` of an epoch on.
 
         Raises:
-            PlanError: If ``first`` lies outside the plan, or no step is left.
+            PlanError: If ``first`` is outside the plan, or ``tail='drop'`` leaves no step in it.
             ConfigError: If there will be padding rows that the output does not mark.
         """
 
@@ -382,7 +383,7 @@ class BaseEngine(ABC):
         """Return the progress of an epoch before batch ``first`` of its plan.
 
         Raises:
-            PlanError: If ``first`` lies outside the plan, or no step is left.
+            PlanError: If ``first`` is outside the plan, or ``tail='drop'`` leaves no step in it.
             ConfigError: If there will be padding rows that the output does not mark.
         """
         share = self.share(epoch, first)
@@ -500,7 +501,7 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Stop all threads and worker processes; running iterations end with an error."""
+        """Stop all threads and worker processes; iterations that need them end with an error."""
 
     def end_workers(self) -> None:
         """End the workers, if there are any, and the iterations that use them."""

@@ -58,7 +58,7 @@ class StepPreparer:
         reader: Reader of the fields.
         occurrences: Counter of the draws of each sequence; None: nothing is random.
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
-        plans_offsets: Whether the collator takes the offsets of the pieces of such a column.
+        plans_offsets: Whether the collator takes the offsets of the pieces in padded rows.
         plan: The plan of the epoch.
         epoch: Index of the epoch.
     """
@@ -351,7 +351,7 @@ def _sum_steps(steps: RankSteps, values: NDArray[Any]) -> list[int]:
 
 
 def _describe_first_spans(table: ArrayTable, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return id, start and position of each row's first span, int64 (3, r); else -1, 0, -1."""
+    """Return id, start and position of each row's first span, int64 (3, r); -1, 0, -1 without."""
     spans = table.spans
     if table.rows is None:
         return np.stack([ids, spans[:, 1], spans[:, 0]])
@@ -405,7 +405,7 @@ def _split_row_spans(
 
 
 def _compute_context(steps: RankSteps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
-    """Return the timesteps at the head of each row that the lane's previous row scored.
+    """Return the number of timesteps at the head of each row that an earlier row scored.
 
     Args:
         steps: The steps.
@@ -426,7 +426,7 @@ def _compute_context(steps: RankSteps, start: NDArray[np.int64], plan: Plan) -> 
 
 
 def _find_resets(steps: RankSteps, start: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
-    """Return whether each lane begins a sequence; carried states begin only with the epoch."""
+    """Return whether the state of each row is reset; a carried one only where its stream begins."""
     resets: NDArray[np.bool_] = steps.lengths > 0
     begins = plan.lane_begins(steps.numbers)
     if begins is not None and steps.lanes is not None:  # in an epoch's first batch all do

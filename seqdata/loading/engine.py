@@ -180,7 +180,7 @@ class EpochEngine(BaseEngine):
         """Return this rank's steps from batch ``first`` of an epoch on.
 
         Raises:
-            PlanError: If ``first`` lies outside the plan, or no step is left.
+            PlanError: If ``first`` is outside the plan, or ``tail='drop'`` leaves no step in it.
             ConfigError: If there will be padding rows that the output does not mark.
         """
         options, plan = self.options, self.plan(epoch)
@@ -218,7 +218,7 @@ class EpochEngine(BaseEngine):
         return [] if self._worker_pools is None else self._worker_pools.pids
 
     def shutdown(self) -> None:
-        """Stop all threads and worker processes; running iterations end with an error."""
+        """Stop all threads and worker processes; iterations that need them end with an error."""
         prefetchers = list(self._prefetchers)
         if self._worker_pools is not None:
             self._worker_pools.cancel()
@@ -355,7 +355,7 @@ class EpochEngine(BaseEngine):
 
     @functools.cached_property
     def _marks_rows(self) -> bool:
-        """Whether a function's result tells rows that count from others, as a padding row shows."""
+        """Whether the result of ``as_batch`` depends on the weight, as a padding row shows."""
         output, plan = self._components.output, self._get_any_plan()
         if not isinstance(output, ShapedOutput):
             return False
@@ -399,7 +399,8 @@ def _resolve_seconds(policy: Policy, store: Store, options: EngineOptions) -> Po
     """Return a policy whose seconds are timesteps of a store.
 
     Raises:
-        ConfigError: If a sampling rate is not known, or a transform changes lengths.
+        ConfigError: If the policy has ``seconds``, and a sampling rate is not known or a transform
+            changes lengths.
     """
     resolved = resolve_seconds(policy, store)
     transform = options.transform
@@ -467,7 +468,7 @@ class ZipEngine(BaseEngine):
         """Return this rank's steps from position ``first`` of an epoch on.
 
         Raises:
-            PlanError: If ``first`` lies outside the plan, or no step is left.
+            PlanError: If ``first`` is outside the plan, or ``tail='drop'`` leaves no step in it.
             ConfigError: If there will be padding rows that the output does not mark.
         """
         for engine in self.engines.values():
@@ -516,7 +517,7 @@ class ZipEngine(BaseEngine):
         return [pid for engine in self.engines.values() for pid in engine.worker_pids]
 
     def shutdown(self) -> None:
-        """Stop all threads and worker processes; running iterations end with an error."""
+        """Stop all threads and worker processes; iterations that need them end with an error."""
         for engine in self.engines.values():
             engine.shutdown()
 

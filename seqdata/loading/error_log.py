@@ -1,4 +1,4 @@
-"""The log of errors in the data that a run skips: counted, listed by id, and limited.
+"""The log of errors in the data that a run skips: they are counted, listed and limited.
 
 The list is a file with one line of JSON per error, so that it survives a resume.
 """
@@ -36,7 +36,8 @@ class ErrorLog:
         count_listed: Whether errors that an earlier process listed in the file count.
 
     Raises:
-        ConfigError: If ``max_errors`` is not an integer from 0.
+        ConfigError: If ``max_errors`` is not an integer from 0, or ``path`` is not a path or has
+            the suffix of another kind of table.
         OSError: If the list cannot be read.
     """
 
@@ -84,7 +85,7 @@ class ErrorLog:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """The errors, in order.
+        """The errors in order, after those that the file listed before.
 
         Dicts with ``error`` (its class), ``message``, ``loader``, ``sequence``, ``epoch`` and
         ``batch``, and ``part`` of a mixture, whose sequences are numbered over all parts; errors of
@@ -133,7 +134,7 @@ class ErrorLog:
         entry = {
             "error": type(error).__name__,
             "message": str(error)[:_MAX_TEXT],
-            **(error.details if isinstance(error, SeqDataError) else {}),  # columns below go before
+            **(error.details if isinstance(error, SeqDataError) else {}),  # below: replaces these
             "loader": loader,
             **({} if part is None else {"part": part}),
             "sequence": int(request.ids[span]),
@@ -152,13 +153,13 @@ class ErrorLog:
             count = len(self)
         if is_repeated:
             return
-        LOG.warning("loader: skipped error %d of at most %d: %s", count, self._max_errors, error)
         if count > self._max_errors:
             error.add_note(
                 f"loader: {count} errors in the data, more than `max_errors` allows "
                 f"({self._max_errors}). Repair the data, or raise `max_errors`"
             )
             raise error
+        LOG.warning("loader: skipped error %d of at most %d: %s", count, self._max_errors, error)
 
     def report_missing(self) -> None:
         """Try again to write missing lines, and warn if some are still missing."""

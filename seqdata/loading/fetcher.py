@@ -1,8 +1,9 @@
 """The columns of a step: read and, with a transform, transformed.
 
-``FieldReader`` reads the chosen fields and knows the length law of transforms: a transform that
-keeps lengths receives the spans, one that changes lengths the whole sequences. Worker processes do
-all of this without torch. Place in the flow: step request -> columns, which the collator lays out.
+``FieldReader`` reads the chosen fields and knows the lengths of a transform's results: a transform
+that keeps lengths receives the spans, one that changes lengths the whole sequences. Worker
+processes do all of this without torch. Place in the flow: step request -> columns, which the
+collator lays out.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ class FieldReader:
 
     Attributes:
         store: The store to read.
-        axis: The axis that spans cut.
+        axis: The planned axis, along which spans are cut.
         unshifted_fields: Fields that are read at the planned timesteps.
         shifted_field: The field that is read ``shift`` timesteps further; None without a shift.
-            With a transform, the field of its results; None: the only ragged one.
+            With a transform a name in its results, or None for the only ragged field there.
         shift: Number of timesteps between inputs and targets.
         axes: Axis of each field.
         transform: The transform of the columns; None: no transform.
-        length_map: Length law of the transform; None: it declares none.
+        length_map: Function that maps stored lengths to those of the results; None: the transform
+            declares none.
         measured_view: The view with the measured lengths of the results, or None if they were
             not measured.
         linker: Linker of the axes whose fields are cut with the planned one; None: fields of other
             axes are read whole.
-        linked_fields: Axis -> the fields along it that are cut so.
+        linked_fields: Linked axis -> the fields along it.
         is_opaque: Whether items of Datasets are read as they are, in one column ``ITEMS``.
     """
 
@@ -145,7 +147,10 @@ class FieldReader:
     def length_advice(self) -> str:
         """Advice for a length that differs from the planned one."""
         if self.measured_view is not None:
-            return "Measure again (cache=False) if the transform was changed, else change it"
+            return (
+                "Call `measure_lengths` again (`cache=False`) if the transform was changed, else "
+                "make its lengths repeatable"
+            )
         if self.length_map is not None:
             name = "max_length" if self.has_bounded_lengths else "lengths"
             return f"Change the transform, or its `.{name}`"
@@ -260,7 +265,7 @@ class FieldReader:
         return self.store.read(spans, names, axis=self.axis)
 
     def _describe_length_map(self, length_map: LengthMap) -> str:
-        """Return a label of a length law: its results for the first and last sequences."""
+        """Return a label of a length map, with a digest of some of its results."""
         lengths = self.store.lengths_of[self.axis]
         digest = hashlib.sha256()
         for chunk_lengths in (lengths[:SCAN_CHUNK], lengths[-SCAN_CHUNK:]):

@@ -14,7 +14,7 @@ import numpy as np
 
 from seqdata.batch.axes import TARGETS, Axes, format_unknown_name
 from seqdata.capabilities import get_axis_starts, get_base_keys, get_linked_axes
-from seqdata.errors import ConfigError, PlanError, did_you_mean, must_be, warn
+from seqdata.errors import ConfigError, PlanError, as_integer, did_you_mean, must_be, warn
 from seqdata.index import SequenceIndex
 from seqdata.linked_axes import are_linked
 from seqdata.loading.fetcher import FieldReader
@@ -51,8 +51,8 @@ def make_reader(
         output: The output of the loader.
 
     Raises:
-        ConfigError: If a field or the axis does not exist, the shift is invalid, or there are two
-            transforms.
+        ConfigError: If a field or the axis does not exist, the shift or the transform is invalid,
+            or the store carries a transform and there is a second one, or another axis.
     """
     if not isinstance(axis, str) or axis not in store.lengths_of:
         axes, hint = ", ".join(store.lengths_of), did_you_mean(axis, store.lengths_of)
@@ -67,7 +67,7 @@ def make_reader(
         return _make_plain_reader(store, axis, options, output)
     if options.transform is not None:
         raise ConfigError(
-            f"loader: `transform` is {qualified_name(options.transform)}, but the view carries "
+            f"loader: `transform` is {qualified_name(options.transform)}, but the data carries "
             f"{qualified_name(measured_transform.transform)}. Leave `transform` out."
         )
     if axis != measured_transform.axis:
@@ -90,7 +90,9 @@ def link_fields(reader: FieldReader, policy: Policy, whole: Sequence[str] | None
         whole: Names of fields that come whole.
 
     Raises:
-        ConfigError: If a policy cuts sequences, and a field of another axis would come whole.
+        ConfigError: If the policy cuts sequences, and a field of another axis would come whole; if
+            ``whole`` names a field of the planned axis or without an axis; or if only some parts of
+            a mixture are read in windows.
     """
     kinds = {kind for base in _list_base_policies(policy) for kind in [_describe_cuts(base)]}
     axis, axis_of = reader.axis, reader.axes.axis_of
@@ -143,8 +145,8 @@ def pass_items(reader: FieldReader, policy: Policy, options: EngineOptions) -> F
     if problem:
         raise ConfigError(
             f"loader: items that are not made of arrays are passed whole to the `collate_fn`, but "
-            f"{changed} needs their fields. Leave it out, or let the Dataset return such items: "
-            f"{problem}"
+            f"{changed} needs their fields. Leave it out, or let the Dataset return dicts of "
+            f"arrays: {problem}"
         )
     return reader
 
@@ -181,7 +183,7 @@ def _list_base_policies(policy: Policy) -> list[Policy]:
 
 
 def _make_uncut_error(reader: FieldReader, policy: Policy, name: str, axis: str) -> ConfigError:
-    kind = "a window" if as_policy(find_base_policy(policy)).cuts_windows else "a chunk"
+    kind = "window" if as_policy(find_base_policy(policy)).cuts_windows else "chunk"
     steps = np.asarray(reader.store.lengths_of[axis])
     longest = int(steps.max(initial=0))
     ways = f"leave it out with `fields`, or pass whole=({name!r},) if it is meant"
@@ -195,18 +197,17 @@ def _make_uncut_error(reader: FieldReader, policy: Policy, name: str, axis: str)
             f"DataModule; {ways}"
         )
     return ConfigError(
-        f"loader: fields along other axes than {reader.axis!r} must be linked to be read in parts "
-        f"of sequences, but {name!r} runs along {axis!r} and would come whole, up to {longest:,} "
-        f"timesteps, with each {kind.split()[-1]}. {link}"
+        f"loader: fields along axes other than {reader.axis!r} must be linked to be cut into "
+        f"{kind}s, but {name!r} runs along {axis!r} and would come whole, up to {longest:,} "
+        f"timesteps, with each {kind}. {link}"
     )
 
 
 def check_ends(reader: FieldReader, policy: Policy) -> None:
-    """Raise ConfigError if a linked axis begins or ends a chunk or window from the planned one.
+    """Raise ConfigError if linked axes do not begin and end within a chunk or window of each other.
 
-    Its rest would come with the first or last chunk or in no window, or there would be chunks and
-    windows without it. A warning names an axis that ends less than that, but more than two
-    timesteps of the slower axis, apart.
+    The excess would come with the first or last chunk, or in no window, or chunks and windows would
+    lack the axis. A smaller difference of more than two timesteps of the slower axis is a warning.
 
     Args:
         reader: The reader.
@@ -222,11 +223,12 @@ def check_ends(reader: FieldReader, policy: Policy) -> None:
         clock, other = clocks[reader.axis], clocks[axis]
         rounding = math.ceil(2 * clock.rate / min(clock.rate, other.rate))
         delay = math.ceil(abs(other.offset - clock.offset) * clock.rate)  # which the user says
-        is_apart, is_far = gaps > rounding + delay, gaps >= max(min(sizes), rounding + 1)
+        limit = max(min(sizes), rounding + 1)
+        is_apart, is_far = gaps > rounding + delay, gaps >= limit
         if is_far.any():
             raise ConfigError(
-                f"loader: linked axes must begin and end together, less than the {min(sizes)} "
-                f"timesteps of a window or chunk apart, but do not in {np.count_nonzero(is_far)} "
+                f"loader: linked axes must begin and end together, less than {limit} timesteps of "
+                f"{reader.axis!r} apart, but do not in {np.count_nonzero(is_far)} "
                 f"of {len(gaps)} sequences: {_describe_ends(reader, axis, int(gaps.argmax()))}. "
                 "Correct `rates`, or crop the recordings alike, or leave them out (`where`)"
             )
@@ -235,7 +237,7 @@ def check_ends(reader: FieldReader, policy: Policy) -> None:
                 "loader: linked axes do not begin and end together in "
                 f"{np.count_nonzero(is_apart)} of {len(gaps)} sequences: "
                 f"{_describe_ends(reader, axis, int(gaps.argmax()))}. Windows and chunks there "
-                "have fewer timesteps of one (batch.lengths_of), or leave its rest out",
+                "have fewer timesteps along one axis (`batch.lengths_of`), or leave out its excess",
             )
 
 
@@ -326,10 +328,15 @@ def _resolve_shift(
     if name is not None and name not in ragged:
         raise ConfigError(f"loader: `shift`: {format_unknown_name(name, tuple(ragged))}")
     if name is None and timesteps and len(ragged) != 1:
+        found = "is none. Leave it out, or read such a field"
+        if ragged:
+            found = (
+                f"are {len(ragged)} ({', '.join(ragged)}). Name the field, such as "
+                f"shift={{{ragged[0]!r}: {timesteps}}}."
+            )
         raise ConfigError(
             f"loader: `shift` without a field name must have one field on axis {axis!r}, but there "
-            f"are {len(ragged)} ({', '.join(ragged) or 'none'}). Name the field, such as "
-            f"shift={{{(ragged or ['x'])[0]!r}: {timesteps}}}."
+            f"{found}"
         )
     if timesteps and TARGETS in field_names:
         raise ConfigError(
@@ -346,11 +353,12 @@ def _parse_shift(shift: int | Mapping[str, int]) -> tuple[str | None, int]:
         if len(shift) != 1:
             raise ConfigError(f"loader: `shift` must name one field, but is {dict(shift)!r}.")
         name, timesteps = next(iter(shift.items()))
-    if not isinstance(timesteps, int) or timesteps < 0:
+    number = as_integer(timesteps)
+    if number is None or number < 0:
         raise ConfigError(
-            must_be("loader: `shift`", "an integer number of timesteps", repr(timesteps))
+            must_be("loader: `shift`", "an integer of at least 0 (timesteps)", repr(timesteps))
         )
-    return name, timesteps
+    return name, number
 
 
 def check_plan(
@@ -374,7 +382,7 @@ def check_plan(
     Raises:
         PlanError: If the number of batches differs.
         ConfigError: If it cannot be combined with a shift, with lengths that are only bounds, or
-            with parts.
+            with time parts.
     """
     if len(plan) != num_batches:
         raise PlanError(
@@ -383,9 +391,10 @@ def check_plan(
         )
     if time_parts > 1 and (plan.overlap or plan.lookahead):
         raise ConfigError(
-            f"loader: rows of {describe_policy(policy)} must have neither overlap nor horizon to "
-            f"be split in {time_parts} parts of their time, but have {plan.overlap} and "
-            f"{plan.lookahead} timesteps of them. Use whole sequences, chunks or plain windows."
+            f"loader: rows that are split along time into {time_parts} parts must have no overlap "
+            f"and no horizon, but those of {describe_policy(policy)} have an overlap of "
+            f"{plan.overlap} and a horizon of {plan.lookahead} timesteps. Use whole sequences, "
+            "chunks or plain windows."
         )
     if plan.carry and reader.shift and reader.linker is not None:
         raise ConfigError(
@@ -401,7 +410,7 @@ def check_plan(
     if reader.has_bounded_lengths and (plan.lanes or plan.lookahead):
         raise ConfigError(
             f"loader: {describe_policy(policy)} needs exact lengths, but the transform's are "
-            "random (`.max_length`). Use it in a policy of whole sequences, or measure it."
+            "random (`.max_length`). Use a policy of whole sequences, or declare `.lengths`."
         )
 
 
@@ -443,7 +452,7 @@ def check_time_parts(reader: FieldReader, options: EngineOptions) -> None:
         name = qualified_name(transform)
         raise ConfigError(
             f"loader: the transform {name} must work timestep by timestep, because rows are split "
-            f"in {parts} parts of their time. Set {name.rpartition('.')[2]}.by_timestep = True if "
+            f"along time into {parts} parts. Set {name.rpartition('.')[2]}.by_timestep = True if "
             f"it keeps lengths and draws nothing at random, {remedy}"
         )
     others = [
@@ -454,14 +463,14 @@ def check_time_parts(reader: FieldReader, options: EngineOptions) -> None:
     if others:
         raise ConfigError(
             f"loader: fields must run along axis {reader.axis!r}, because its timesteps are split "
-            f"in {parts} parts, but {', '.join(others)} would be read whole by every process. "
+            f"into {parts} parts, but {', '.join(others)} would be read whole by every process. "
             f"Leave them out of `fields`, {remedy}"
         )
     if options.on_error != "raise":
         raise ConfigError(
             must_be(
                 "loader: `on_error`",
-                f"'raise' with rows in {parts} parts",
+                f"'raise' where rows are split along time into {parts} parts",
                 repr(options.on_error),
                 "A process cannot see what fails in another part of a row",
             )
@@ -545,6 +554,8 @@ def check_dummy_marks(
     if missing and not marks_rows():
         divided = f"{lanes} lanes" if lanes else f"{num_left} batches"
         where, other = "loader", "tail='drop' (in training also 'repeat')"
+        if num_left < size:  # all would be dropped
+            other = "tail='repeat' (in training), or use fewer ranks or smaller batches"
         if options.is_evaluation:  # which leaves out no row
             where = f"loader of {options.name!r}"
             other = f"an `eval_batching` of which {size} divides the number of batches"
@@ -560,7 +571,12 @@ def check_dummy_marks(
 def make_empty_plan_error(index: SequenceIndex, policy: Policy, reader: FieldReader) -> PlanError:
     """Return the error of a plan without a batch, with the planned lengths."""
     lengths = index.lengths_of[reader.axis]
-    have = f"they have {lengths.min()} to {lengths.max()} timesteps" if len(lengths) else "none"
+    if not len(lengths):
+        return PlanError(
+            "loader: the data must have at least one sequence, but has none. Check the source, or "
+            "`where` or `take` of the view"
+        )
+    have = f"they have {lengths.min()} to {lengths.max()} timesteps"
     shift = f", of which a shift takes {reader.shift}" if reader.shift else ""
     has_crops = as_policy(find_base_policy(policy)).cuts_windows
     advice = "no window fits: make it shorter" if has_crops else "check `empty` and `too_long`"

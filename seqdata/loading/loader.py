@@ -73,8 +73,8 @@ class Loader:
             process raises if a process group of several was initialised later.
         seed: Seed of the order and of transforms.
         fields: Names of the fields to read; None: all, or those of the output.
-        whole: Names of fields on other axes to return completely with every window or chunk. A
-            field that is not listed raises an error, unless the axes are linked
+        whole: Names of fields on other axes to return completely with every window or chunk. With
+            such a policy, other fields on these axes raise an error, unless the axes are linked
             (``open_store(rates=)``).
         as_tuple: Names of fields and attributes of the batch to return as a tuple: ``lengths``,
             ``weight``, …
@@ -94,7 +94,7 @@ class Loader:
         collate_fn: A torch ``collate_fn``, whose result for a list of items is returned. The items
             of a Dataset, or of a list with ``lengths``, may be of any type.
         padding: Value of padding, for all fields or by name, including the ``targets`` of a shift;
-            None: the value of the collator, 0.
+            None: that of the collator, by default 0.
         shift: Timesteps between inputs and ``batch["targets"]``; ``{field: steps}`` if several
             fields are ragged.
         sort_within_batch: Whether to sort the rows of every batch by descending length, for
@@ -105,8 +105,8 @@ class Loader:
         accumulate: Number of steps of an optimizer update, for ``loss_scale``.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``;
             ``mask``: its row has weight 0; ``replace``: its row is the longest other row of the
-            batch, cropped, and ``mask`` if there is none. The number and size of batches do not
-            change.
+            batch, cropped, and ``mask`` if there is none or rows hold several sequences. The number
+            and size of batches do not change.
         max_errors: Maximum number of masked or replaced errors in a run; the next error is raised.
         error_log: File that lists the masked or replaced errors, one line of JSON each. Errors that
             the file already lists count for ``max_errors``.
@@ -116,17 +116,17 @@ class Loader:
             reads ahead; 0: no thread.
         start_method: Start method of workers: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
-        stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        stall_timeout: Seconds without progress of a worker after which ``StallError`` is raised.
         persistent_workers: Whether to keep workers alive between epochs.
-        pin_memory: Whether the prefetch thread copies the output into pinned memory, so that
-            ``batch.to("cuda")`` does not wait.
+        pin_memory: Whether to copy the output into pinned memory (in the prefetch thread, if there
+            is one), so that ``batch.to("cuda")`` does not wait.
         epoch: Index of the first epoch.
         name: Name of the loader, for ``batch.loader``: recurrent states are kept by it.
 
     Raises:
         ConfigError: If an argument is invalid.
         PlanError: If no sequence is left, or lengths and policy do not fit.
-        DataError: If the store cannot be opened.
+        DataError: If stored data is incomplete or damaged.
 
     Examples:
         >>> from seqdata.policies.fixed import Bucketed
@@ -225,10 +225,10 @@ class Loader:
             epoch: Index of the epoch; None: that of the position.
 
         Returns:
-            The axes; for a ``Zip`` the figure, with a panel for each part.
+            The axes; for a ``Zip`` the figure, with a panel for each part, except for ``ranks``.
 
         Raises:
-            ConfigError: If matplotlib is not installed, or there is no such picture.
+            ConfigError: If matplotlib is not installed, or ``kind`` is unknown.
 
         Examples:
             >>> from seqdata.policies.fixed import Bucketed
@@ -258,8 +258,10 @@ class Loader:
         An error takes the place of its batch: ``next()`` then continues with the next one.
 
         Raises:
-            ConfigError: If ``next()`` is called while it makes a batch.
-            IncompleteEpochError: If fewer batches were delivered than planned.
+            ConfigError: If ``next()`` is called while another call makes a batch, or a process
+                group was initialised after the loader was made for one process.
+            IncompleteEpochError: If the loader is shut down before all batches were delivered.
+            PlanError: If the Loaders of several ranks have different data or options.
             DataError: If stored data is damaged; it names epoch, batch, step and rank.
         """
 
@@ -313,16 +315,17 @@ class Loader:
         return self._next_position.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration, as a ``DistributedSampler`` has it; seldom needed.
+        """Set the epoch of the next iteration, as ``DistributedSampler.set_epoch`` does.
 
-        A loaded position in the middle of that epoch is kept: the iteration continues with its
-        rest. A ``SeqDataWarning`` says if a loaded position is left for another epoch.
+        This is seldom needed: each iteration begins the next epoch. A loaded position in the middle
+        of that epoch is kept: the iteration continues with its rest. A ``SeqDataWarning`` says if a
+        loaded position is left for another epoch.
 
         Args:
             epoch: Index of the epoch, from 0.
 
         Raises:
-            ConfigError: If it is not an integer from 0.
+            ConfigError: If ``epoch`` is not an integer from 0.
         """
         start, position = _begin_at(epoch), self._next_position
         if start.epoch == position.epoch:
@@ -337,7 +340,7 @@ class Loader:
 
     @property
     def batch_sampler(self) -> EpochSetter:
-        """Object to which a Trainer passes its epoch, to resume after an epoch with the next."""
+        """Object by which a Trainer sets the epoch: a resume after an epoch begins the next one."""
         return EpochSetter(self._skip_to)
 
     @property
@@ -347,7 +350,10 @@ class Loader:
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """Errors that this rank skipped: dicts, see ``ErrorLog.entries``."""
+        """Errors that this rank skipped, after those that the ``error_log`` listed before.
+
+        Each is a dict; see ``ErrorLog.entries``.
+        """
         return self._engine.options.error_log.entries
 
     @property
@@ -356,7 +362,7 @@ class Loader:
         return self._engine.worker_pids
 
     def set_weights(self, weights: Any) -> None:
-        """Set the weights of draws from the next batch on, with ``Segments``.
+        """Set the weights of draws from the next batch on, with a policy ``Segments``.
 
         This is possible where a segment begins: before the first batch, or after the last one of a
         segment was delivered. Every rank must set the same weights.
@@ -366,12 +372,12 @@ class Loader:
                 the order of the store; for a ``Mix`` part -> weight.
 
         Raises:
-            ConfigError: If no segment begins here, with the batch at which the next one does; if
-                the policy has no segments, or the weights are invalid.
+            ConfigError: If no segment begins here (the message has the batch at which the next one
+                does), the policy has no segments, or the weights are invalid.
         """
         if self._engine.segments is None:
             raise ConfigError(
-                f"loader: weights can be set with a policy of segments, but `batching` is "
+                "loader: `batching` must be a policy `Segments` for weights to be set, but is "
                 f"{self._engine.policy!r:.200}. Pass e.g. Segments(Weighted(Bucketed(64)), "
                 "batches=1_000)."
             )
@@ -407,8 +413,9 @@ class Loader:
         Raises:
             ResumeError: If the state belongs to other data, policy, seed, shift or weights, is
                 outside the plan, or was written by another version.
-            ConfigError: If there will be padding rows that the output does not mark, or
-                ``on_changed`` needs segments of a mixture.
+            ConfigError: If there will be padding rows that the output does not mark, the weights
+                are invalid, or ``on_changed`` is unknown or needs segments of a mixture.
+            PlanError: If ``tail="drop"`` leaves no step in the epoch on this number of ranks.
         """
         engine = self._engine
         check_on_changed(on_changed, "loader")
@@ -430,7 +437,7 @@ class Loader:
         self._next_position, self._active = run_position, None
 
     def shutdown(self) -> None:
-        """Stop threads and workers; a running iteration ends with an error."""
+        """Stop threads and workers; an iteration that still needs them ends with an error."""
         self._engine.shutdown()
 
     def _check_single_process(self) -> None:
@@ -515,7 +522,7 @@ def _resolve_data(
 def _resolve_batching(batching: Policy | str | None) -> Policy:
     if batching is None:
         raise ConfigError(
-            "loader: `batching` must be a policy or its name. Pass e.g. Bucketed(32)."
+            "loader: `batching` must be a policy or its name, but is None. Pass e.g. Bucketed(32)."
         )
     return resolve_policy(batching)
 

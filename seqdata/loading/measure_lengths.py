@@ -27,7 +27,7 @@ from seqdata.loading.field_selection import make_full_reader
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.apply import TransformApplier, make_transform_applier
-from seqdata.loading.transforms.declare import length_map_for, qualified_name
+from seqdata.loading.transforms.declare import is_bounded, length_map_for, qualified_name
 from seqdata.loading.transforms.results import TransformResults
 from seqdata.loading.transforms.rng import Occurrences, count_occurrences
 from seqdata.loading.workers.session import WorkerPoolCache
@@ -97,7 +97,7 @@ def measure_lengths(
         store: A store, the location of one, or sequences in memory.
         transform: ``transform(sequence, rng) -> dict``, or a ``columnar`` one.
         num_workers: Number of worker processes; 0: use this process. With worker processes, the
-            transform must be a function of a module.
+            transform must be picklable, as a function of a module is.
         progress: Whether to show a progress bar; None: if standard error is a terminal.
         axis: Name of the axis whose lengths are measured.
         cache: Whether to use cached lengths if data and transform are unchanged. Lengths are always
@@ -107,8 +107,9 @@ def measure_lengths(
         View of ``store`` whose ``lengths`` are those of the results.
 
     Raises:
-        ConfigError: If ``num_workers`` is negative, if the transform declares its lengths, if the
-            store already has a transform, or if the transform cannot be sent to a process.
+        ConfigError: If ``num_workers`` is not an integer from 0, if the transform is not a function
+            of two arguments or declares its lengths, if the store already has a transform, or if
+            the transform cannot be sent to a process.
         WorkerDiedError: If a process ends before its work is done.
         StallError: If a process makes no progress for two minutes.
         DecodeError: If a result is invalid, or has no field along the axis. The message names the
@@ -140,13 +141,16 @@ def _check_arguments(store: Store, transform: Any, num_workers: int) -> None:
     carried = get_measured_transform(store)
     if carried is not None:
         raise ConfigError(
-            f"measure_lengths: the view already carries {qualified_name(carried.transform)}. "
+            f"measure_lengths: the data already carries {qualified_name(carried.transform)}. "
             "Combine both in one transform."
         )
     if length_map_for(transform) is not None:
+        problem = "`.lengths` and needs no measuring"
+        if is_bounded(transform):
+            problem = "`.max_length`, so its lengths are random and cannot be measured"
         raise ConfigError(
-            f"measure_lengths: {qualified_name(transform)} has `.lengths` and needs no "
-            "measuring. Pass it as `transform` to Loader or SequenceDataModule."
+            f"measure_lengths: {qualified_name(transform)} has {problem}. Pass it as `transform` "
+            "to Loader or SequenceDataModule."
         )
 
 

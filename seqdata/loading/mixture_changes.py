@@ -1,4 +1,4 @@
-"""The start of a resumed run: over the plan of its state, or with other parts of a mixture.
+"""The start of a resumed run: at its saved position, or with other parts of a mixture.
 
 The parts of a mixture may be replaced where a segment begins. Each part that stays continues in its
 own epochs, from the state alone: the data of the earlier parts is not needed. Place in the flow:
@@ -36,7 +36,7 @@ class RunStart:
         is_changed: Whether the plan differs from that of the state.
         positions: Positions of parts that replace those of the state; None: none are replaced.
         reason: Description of the changes and of omitted batches, for a warning.
-        warning: Warning about uneven steps from here on; else empty.
+        warning: Warning about a changed policy, seed or order, or about uneven steps; else empty.
     """
 
     run_position: RunPosition
@@ -60,7 +60,9 @@ class RunStart:
             A warning about changes; empty without any.
 
         Raises:
-            ResumeError: If these are not the weights, or are those of other data.
+            ResumeError: If the weights are missing, or are not those of the state, which may have
+                none.
+            ConfigError: If the weights do not fit the data.
         """
         segments = engine.segments
         if self.is_changed and values is not None:
@@ -117,7 +119,7 @@ def check_next_segment(engine: BaseEngine, owner: str) -> None:
         owner: Name of its receiver, for messages.
 
     Raises:
-        ConfigError: If it is not a mixture by segments, or draws the same batches again.
+        ConfigError: If the policy is not a mixture by segments, or every epoch has the same plan.
     """
     if engine.segments is not None and _has_parts(engine):
         return
@@ -205,7 +207,7 @@ def _find_mixture_start(
     on_changed: OnChanged,
     changed: list[str],
 ) -> RunStart | None:
-    """Return the start of a run whose mixture has changed; None: that of any other data.
+    """Return the start of a run whose mixture has changed; None: as without a mixture.
 
     Raises:
         ResumeError: If the change is not allowed, or the state has no positions of parts.

@@ -40,7 +40,8 @@ class ValueOptions:
         check: Whether a NaN or an infinity raises an error.
 
     Raises:
-        ConfigError: If a dtype is unknown.
+        ConfigError: If a dtype is unknown, that of all fields is not one of floats, or ``check`` is
+            not a bool.
     """
 
     dtype: DTypes | None = None
@@ -88,7 +89,8 @@ class ValueOptions:
             store: Store that names sequences in errors.
 
         Raises:
-            ConfigError: If ``dtype`` names a field that does not exist.
+            ConfigError: If ``dtype`` names a field that does not exist, or for ``targets`` differs
+                from that of the inputs in the same column.
         """
         self._check_names(columns, axes)
         shifted = next(iter(axes.shift), None)
@@ -107,7 +109,7 @@ class ValueOptions:
                 if begins is not None and name == TARGETS and shifted is not None:
                     begins = begins + axes.shift[shifted]
                 converted[name] = ConvertedColumn(
-                    array_column, name, dtype, self.check, request.ids, begins, store
+                    array_column, name, dtype, self.check, request.ids, begins, store, bool(axis)
                 )
             else:
                 converted[name] = array_column
@@ -141,6 +143,7 @@ class ConvertedColumn:
         ids: int64 (n,), base index of each piece's sequence.
         first_timesteps: int64 (n,), first timestep of each piece in its sequence; None: 0.
         store: Store that names sequences in errors.
+        is_ragged: Whether the field runs along an axis.
     """
 
     column: Column
@@ -150,6 +153,7 @@ class ConvertedColumn:
     ids: NDArray[np.int64]
     first_timesteps: NDArray[np.int64] | None
     store: Store
+    is_ragged: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -223,9 +227,12 @@ class ConvertedColumn:
         value = timesteps[timestep][is_bad[timestep]][0].item()
         timestep += 0 if self.first_timesteps is None else int(self.first_timesteps[number])
         location = locate_sequence(self.store, int(self.ids[number]))
-        details: dict[str, Detail] = {**location.details, "field": self.name, "timestep": timestep}
+        details: dict[str, Detail] = {**location.details, "field": self.name}
+        place = ""
+        if self.is_ragged:
+            details["timestep"], place = timestep, f": timestep {timestep}"
         return DecodeError.at(
-            f"{location}, field {self.name!r}: timestep {timestep} is {value!r}, which {rule}.",
+            f"{location}, field {self.name!r}{place} is {value!r}, which {rule}.",
             **{name: value for name, value in details.items() if name != "remedy"},
         )
 
@@ -251,7 +258,7 @@ OnChanged = Literal["error", "next_epoch", "next_segment"]
 OnError = Literal["raise", "mask", "replace"]
 
 DEFAULT_STALL_TIMEOUT = 120.0
-"""Seconds without progress after which a worker raises ``StallError``, by default."""
+"""Seconds without progress of a worker after which ``StallError`` is raised, by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -282,7 +289,7 @@ class LoaderOptions:
             thread.
         start_method: Start method of workers: ``fork``, ``forkserver`` or ``spawn``; None:
             ``forkserver`` if available, else ``spawn``.
-        stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        stall_timeout: Seconds without progress of a worker after which ``StallError`` is raised.
         persistent_workers: Whether workers stay for the next epoch when one has ended.
         pin_memory: Whether the output is copied into pinned memory; None: not chosen yet.
 
@@ -335,7 +342,7 @@ class LoaderOptions:
             raise ConfigError(
                 must_be("loader: `on_error`", "'raise', 'mask' or 'replace'", repr(self.on_error))
             )
-        self._check_count("prefetch", "an integer, 0 for no thread")
+        self._check_count("prefetch", "an integer in [0, 2**31), 0 for no thread")
         self._check_workers()
         check_flags(
             "loader", persistent_workers=self.persistent_workers,
@@ -344,7 +351,7 @@ class LoaderOptions:
         if self.pin_memory is not None:
             check_flags("loader", pin_memory=self.pin_memory)
         if self.seed is not None:
-            self._check_count("seed", "in [0, 2**64)", most=1 << 64)
+            self._check_count("seed", "an integer in [0, 2**64)", most=1 << 64)
 
     @property
     def value_options(self) -> ValueOptions:
@@ -381,7 +388,7 @@ class LoaderOptions:
         object.__setattr__(self, name, count)
 
     def _check_workers(self) -> None:
-        self._check_count("num_workers", "an integer, 0 for no processes")
+        self._check_count("num_workers", "an integer in [0, 2**31), 0 for no processes")
         methods = multiprocessing.get_all_start_methods()
         if self.start_method is not None and self.start_method not in methods:
             raise ConfigError(
@@ -410,13 +417,14 @@ class EngineOptions(LoaderOptions):
         world: This rank and the number of ranks.
         batches_per_update: Number of batches of an optimizer update, over all ranks; their rows
             have similar lengths if the policy orders by length. None: that of a step.
-        balance_ranks: Number of ranks of a step, for that order; None: that of ``world``.
+        balance_ranks: Number of ranks whose batches in a step have similar lengths; None: that of
+            ``world``.
         error_log: Log of errors in the data, which raises if there are too many.
         overfit: Whether every epoch has the plan of epoch 0.
         is_evaluation: Whether the engine evaluates, so that no row may be left out.
         on_plan_ready: Called with each plan, before its first batch.
-        replay_hint: Returns the command that replays a batch, from epoch and index, for its
-            errors; None: there is no such command.
+        replay_hint: Called with the epoch and index of a batch; returns the command that replays
+            it, for messages. None: there is no such command.
         name: Name of the loader, for ``batch.loader``.
 
     Raises:
@@ -443,7 +451,7 @@ class EngineOptions(LoaderOptions):
                 "or leave it out to use the process group"
             )
         LoaderOptions.__post_init__(self)
-        self._check_count("seed", "in [0, 2**64)", most=1 << 64)
+        self._check_count("seed", "an integer in [0, 2**64)", most=1 << 64)
         check_flags("loader", pin_memory=self.pin_memory)
 
 
@@ -459,7 +467,7 @@ class UpdateSchedule:
             does.
 
     Raises:
-        ConfigError: If ``accumulate`` is less than 1.
+        ConfigError: If ``accumulate`` is not an integer of at least 1.
     """
 
     accumulate: int = 1
@@ -483,7 +491,7 @@ def check_on_changed(on_changed: OnChanged, owner: str) -> None:
         owner: Name of its receiver, for messages.
 
     Raises:
-        ConfigError: If it is not one of ``OnChanged``.
+        ConfigError: If ``on_changed`` is not one of ``OnChanged``.
     """
     if on_changed not in get_args(OnChanged):
         choices = "'error', 'next_epoch' or 'next_segment'"

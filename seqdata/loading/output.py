@@ -80,7 +80,7 @@ class Output:
         return str(tuple(self.names))
 
     def find_marks(self, fields: Iterable[str]) -> set[str]:
-        """Return the selected attributes that mark rows of weight 0, no fields of their name."""
+        """Return the selected attributes that mark rows of weight 0, if no field has their name."""
         return set(DUMMY_MARKS).intersection(self.names).difference(fields)
 
     def advise_mark(self, fields: Iterable[str]) -> str:
@@ -88,7 +88,8 @@ class Output:
         free = [mark for mark in DUMMY_MARKS if mark not in fields]
         if self.is_single:
             return f"Pass `as_tuple={(*self.names, *free[:1])}`"
-        return f"Add {free[0]!r}" if free else f"Rename the field {DUMMY_MARKS[0]!r} and add it"
+        mark = DUMMY_MARKS[0]
+        return f"Add {free[0]!r}" if free else f"Rename the field {mark!r}, and add {mark!r}"
 
     def check(self, fields: Iterable[str]) -> None:
         """Raise if a name is neither a field nor an attribute of a batch.
@@ -147,7 +148,7 @@ class ShapedOutput:
     def advise_mark(self, fields: Iterable[str]) -> str:
         """Return advice by which rows of weight 0 are marked."""
         del fields
-        return "Let it return `batch.weight`, too"
+        return "Let `as_batch` return `batch.weight`, too"
 
     def __call__(self, batch: SequenceBatch) -> Any:
         """Return the function's result for a batch.
@@ -184,7 +185,7 @@ class ShapedOutput:
 
 
 def _differ(first: Any, second: Any) -> bool:
-    """Return whether two values of any kind have other contents; a whole batch has marks."""
+    """Return whether two values of any kind differ; whole batches do, since they have weights."""
     if isinstance(first, SequenceBatch):
         return True
     if type(first) is not type(second):
@@ -258,7 +259,7 @@ def check_cuda() -> None:
 
 
 MIN_BUFFER_BYTES = 512 << 10
-"""Smallest output, in bytes, that is recycled."""
+"""Largest output, in bytes, whose memory is not recycled."""
 MAX_POOL_BYTES = 512 << 20
 """Maximum number of bytes that a pool holds, leased or free."""
 _MAX_OVERSIZE = 64  # factor of a free block over the needed size: reuse is faster than fresh memory

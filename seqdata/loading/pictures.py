@@ -26,7 +26,7 @@ def chart_epoch(
     *,
     is_quick: bool = False,
 ) -> list[Chart]:
-    """Return the charts of an epoch: one, or one for each zipped part.
+    """Return the charts of an epoch: one; of zipped parts one for each, except for ``ranks``.
 
     Args:
         engine: The engine.

@@ -66,8 +66,8 @@ class PipelineComponents:
         joint_targets: Whether the collator takes inputs and targets of a shift as one column.
         on_error: Treatment of a sequence that cannot be read or transformed.
         error_log: Log of these errors.
-        replay_hint: Returns the command that replays a batch, from epoch and index; None: there is
-            no such command.
+        replay_hint: Called with the epoch and index of a batch; returns the command that replays
+            it. None: there is no such command.
         name: Name of the loader.
     """
 
@@ -149,7 +149,7 @@ class BatchPipeline:
         return batch if output is None else output(batch)
 
     def make_sized_output(self, step: int) -> tuple[Any, int]:
-        """Return the output of a step, and the number of bytes of its tensors."""
+        """Return the output of a step, and the number of bytes of the tensors of the batch."""
         batch = self.make_batch(step)
         size = sum(value.nbytes for value in batch.data.values() if isinstance(value, Tensor))
         output = self.components.output

@@ -33,7 +33,7 @@ def start_thread(thread: threading.Thread) -> None:
     checked before.
 
     Raises:
-        ConfigError: If there is no memory for it.
+        ConfigError: If there is no memory for it, or a limit on threads is reached.
     """
     protections = (
         mmap.PROT_READ,
@@ -76,7 +76,7 @@ class PrefetchSource(Generic[Item]):
     """The items that a thread makes.
 
     Attributes:
-        make: Returns item ``k`` and its size in bytes.
+        make: Called with the index of an item; returns the item and its size in bytes.
         numbers: Indices of the items, in order.
         on_handover: Called after each hand-over with the index of the next item.
     """
@@ -102,7 +102,7 @@ class Prefetcher(Generic[Item]):
     def __iter__(self) -> Generator[Item, None, None]:
         """Yield the items, which a thread makes while the consumer computes between them.
 
-        The thread is started here, and ends with the iteration.
+        A thread is started here; it stops while the consumer computes nothing, and at the end.
 
         Raises:
             BaseException: The error of an item, after all items before it.
@@ -183,7 +183,7 @@ class _HandoverQueue(Generic[Item]):
         self.error: BaseException | None = None
 
     def gather(self, item: Item) -> int:
-        """Add an item to the next group; return how many it has."""
+        """Add an item to the next group; return the number of items in it."""
         self._gathered.append(item)
         return len(self._gathered)
 
@@ -201,7 +201,7 @@ class _HandoverQueue(Generic[Item]):
     def take(self, is_alive: Callable[[], bool]) -> deque[Item] | None:
         """Return the next group; None at the end.
 
-        What is gathered does not wait for a later item that takes long.
+        Items that are ready do not wait for a later one that takes long.
         """
         with self._changed:
             self.is_consumer_waiting = not self._ready

@@ -63,13 +63,13 @@ class RankComparison:
     def check(self, describe: Callable[[], RankValues]) -> None:
         """Compare the values of this rank with those of the others, if they arrive in time.
 
-        If they are not, the next call looks for them again.
+        If they do not, the next call looks for them again.
 
         Args:
             describe: Function that returns the values of this rank.
 
         Raises:
-            PlanError: If values differ; it names each and the ranks' values.
+            PlanError: If values differ; the message has each name with the values of the ranks.
         """
         store = None if self._is_done else _find_store(self._world)
         if store is None:
@@ -82,8 +82,8 @@ class RankComparison:
         while not store.check(self._keys):
             if time.monotonic() >= wait_until:
                 _logger.warning(
-                    "loader: the other ranks have not begun to iterate, so their arguments are "
-                    "compared when this Loader begins its next epoch"
+                    "loader: not all ranks have begun to iterate, so their arguments are compared "
+                    "when this Loader begins its next epoch"
                 )
                 return
             time.sleep(_INTERVAL)

@@ -91,7 +91,7 @@ class SegmentedRun:
         self._shutdowns += 1
 
     def set_weights(self, run_position: RunPosition, values: Any) -> Weights:
-        """Set the weights from a position on.
+        """Set the weights from a position on, and return them.
 
         Args:
             run_position: Position of the next batch.
@@ -102,18 +102,20 @@ class SegmentedRun:
         """
         first, epoch = self.find_first(run_position.position), run_position.epoch
         if run_position.position != first or self.history.has_begun(epoch, first):
+            is_within = run_position.position != first
+            found = "lies within one" if is_within else "has been drawn already"
             raise ConfigError(
                 "segments: weights must be set where a segment begins, but batch "
-                f"{run_position.position} of epoch {epoch} lies within one. Set them before batch "
+                f"{run_position.position} of epoch {epoch} {found}. Set them before batch "
                 f"{first + self.length} is drawn, or when the epoch has ended."
             )
         return self.change(epoch, first, values)
 
     def change(self, epoch: int, first: int, values: Any) -> Weights:
-        """Set the weights of a segment that begins now.
+        """Set the weights of a segment that begins now, and return them.
 
         Raises:
-            ConfigError: If they are invalid.
+            ConfigError: If the weights are invalid.
         """
         weights = self._make_weights(values)
         self.history.set(epoch, first, weights)
@@ -154,11 +156,13 @@ class SegmentedRun:
 
         Args:
             run_position: Position of the run.
-            digest: Digest of its weights; None if it had set none.
-            values: The weights.
+            digest: Entry of the state about its weights; None if it had set none.
+            values: The weights; None if the entry is enough, or there are none.
 
         Raises:
-            ResumeError: If these are not the weights.
+            ResumeError: If the weights are missing, or are not those of the state, which may have
+                none.
+            ConfigError: If the weights do not fit the data.
         """
         first = self.find_first(run_position.position)
         changes: Sequence[WeightChange] = ()
@@ -201,10 +205,10 @@ class SegmentedRun:
         return ";".join(f"{epoch}:{first}:{each.digest}" for epoch, first, each in changes)
 
     def _parse_changes(self, text: str) -> list[WeightChange]:
-        """Return the changes of a state.
+        """Return the changes of weights in the entry of a state.
 
         Raises:
-            ResumeError: If it is damaged.
+            ResumeError: If the entry is damaged.
         """
         changes = []
         for change in text.split(";"):
@@ -238,6 +242,6 @@ class SegmentedRun:
             raise ConfigError(
                 f"segments: the {self.length} batches of a segment must be a multiple of the "
                 f"{update} of an update ({share.stride} ranks, {schedule.accumulate} steps), but "
-                f"are not. Pass {-(-self.length // update) * update}, or use another number of "
-                "ranks."
+                f"are not. Pass batches={-(-self.length // update) * update}, or use another "
+                "number of ranks."
             )

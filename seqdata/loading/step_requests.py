@@ -27,7 +27,7 @@ class StepRequest:
     Attributes:
         spans: int64 (n, 3): sequence, start, stop.
         ids: int64 (n,), base index of each span's sequence.
-        epoch: Epoch of the plan.
+        epoch: Epoch of the random numbers: that of the plan, or in a mixture that of the part.
         horizon: Timesteps of a window's future, after each span.
         joint_targets: Whether inputs and targets of a shift are one column, ``shift`` timesteps
             longer; else targets are a column of their own.

@@ -66,7 +66,8 @@ def draw_values(
     image = axes[0].imshow(
         shown, aspect="auto", interpolation="nearest", extent=(0, columns, rows - 0.5, -0.5)
     )
-    axes[0].set(xlabel=x_label, ylabel=y_label, title=title)
+    axes[0].set(xlabel=x_label, ylabel=y_label)
+    axes[0].set_title(title, fontsize="medium")
     _use_integer_ticks(axes[0])
     axes[0].figure.colorbar(image, ax=axes[0], label=label)
     return result

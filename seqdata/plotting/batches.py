@@ -35,7 +35,7 @@ _LANE_COLORS = (BLUE, GREEN, ORANGE)
 _COLORS = len(_LANE_COLORS)
 _CONTEXT, _IDLE, _LANE_PADDING = _COLORS, 2 * _COLORS, 2 * _COLORS + 1
 _LANE_CATEGORIES = (
-    *(Category(name="a sequence (its lane's next: another colour)", color=c) for c in _LANE_COLORS),
+    *(Category(name="a sequence (colours alternate)", color=c) for c in _LANE_COLORS),
     *(Category(name="context, not scored (pale)", color=c, opacity=0.4) for c in _LANE_COLORS),
     Category(name="idle", color=GREY, opacity=0.9),
     Category(name="padding", color=GREY, opacity=0.3),
@@ -51,6 +51,15 @@ def format_padding(timesteps: int, padded: int) -> str:
     return f"{100 * (1 - timesteps / padded) if padded else 0.0:.1f} % padding"
 
 
+def _average(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the mean of the values of each bar."""
+    return np.add.reduceat(values, starts) / np.diff([*starts, len(values)])
+
+
+def _label_average(quantity: str, every: int) -> str:
+    return quantity if every == 1 else f"{quantity}, mean of {every:,}"
+
+
 def chart_sizes(
     measures: BatchMeasures,
     *,
@@ -60,7 +69,7 @@ def chart_sizes(
 ) -> Bars:
     """Return the real and the padded timesteps of batches, in the order of the epoch.
 
-    Many batches are added to at most 60 bars, whose heights sum to the timesteps of the plan.
+    Neighbouring batches share a bar, of their mean, so that there are at most 60 bars.
 
     Args:
         measures: Sizes of the batches.
@@ -73,7 +82,7 @@ def chart_sizes(
     starts = np.arange(0, count, every)
     real, padded = measures.timesteps, measures.padded
     series = {
-        series_name: np.add.reduceat(values, starts) if count else np.zeros(1, dtype=np.int64)
+        series_name: _average(values, starts) if count else np.zeros(1)
         for series_name, values in ((REAL, real), (PADDING, padded - real))
     }
     some = f" (the first {count:,} of {total:,})" if total not in (None, count) else ""
@@ -83,7 +92,7 @@ def chart_sizes(
         series=series,
         colors=_SIZE_COLORS,
         x_label="batch of the epoch",
-        y_label="timesteps" if every == 1 else f"timesteps of {every:,} batches",
+        y_label=_label_average("timesteps per batch", every),
         title=f"{_prefix(name)}{count if not some else total:,} batches{some}: {share}",
         mark=None if position is None else (position, f"position: batch {position:,}"),
     )
@@ -126,17 +135,17 @@ def chart_ranks(real: NDArray[np.int64], padded: NDArray[np.int64]) -> Bars:
     own, room = real.sum(axis=0), padded.sum(axis=0)
     return Bars(
         edges=np.array([*starts, ranks], dtype=np.float64) - 0.5,
-        series={REAL: np.add.reduceat(own, starts), PADDING: np.add.reduceat(room - own, starts)},
+        series={REAL: _average(own, starts), PADDING: _average(room - own, starts)},
         colors=_SIZE_COLORS,
         x_label="rank",
-        y_label="timesteps of an epoch" if every == 1 else f"timesteps of {every:,} ranks",
-        title=f"{ranks:,} ranks, {steps:,} steps each",
+        y_label=_label_average("timesteps per epoch", every),
+        title=f"{ranks:,} {'ranks' if ranks > 1 else 'rank'}, {steps:,} steps each",
         names=tuple(map(str, starts.tolist())),
     )
 
 
 def chart_parts(labels: Sequence[PartLabel]) -> Bars:
-    """Return the batches, or rows, of each part of a mixture, in the order of the epoch.
+    """Return the share of each part of a mixture in the batches, or rows, in order of the epoch.
 
     Args:
         labels: The part of each batch, or of each of its rows.
@@ -151,9 +160,11 @@ def chart_parts(labels: Sequence[PartLabel]) -> Bars:
         items = "rows" if isinstance(label.part, list) else items
         for part in parts:
             counts.setdefault(part, np.zeros(bars, dtype=np.int64))[number // every] += 1
+    totals = np.maximum(1, sum(counts.values(), np.zeros(bars, dtype=np.int64)))
     total = max(1, sum(int(each.sum()) for each in counts.values()))
     series = {
-        f"{name}: {100 * each.sum() / total:.1f} %": each for name, each in sorted(counts.items())
+        f"{name}: {100 * each.sum() / total:.1f} %": 100 * each / totals
+        for name, each in sorted(counts.items())
     }
     edges = [*range(0, count, every), count] if count else [0, 1]
     return Bars(
@@ -161,7 +172,7 @@ def chart_parts(labels: Sequence[PartLabel]) -> Bars:
         series=series,
         colors={name: CYCLE[at % len(CYCLE)] for at, name in enumerate(series)},
         x_label="batch of the epoch",
-        y_label=items if every == 1 else f"{items} of {every:,} batches",
+        y_label=f"share of {items}, %",
         title=f"{len(counts):,} parts, {count:,} batches",
     )
 
@@ -211,7 +222,7 @@ def chart_lanes(
         row_names=tuple(map(str, chosen.tolist())),
         first=float(first),
         width=float(max(1, first + drawn)),
-        x_label="step; its width is the longest chunk",
+        x_label="step (as wide as its longest chunk)",
         y_label="lane",
         title=f"{_prefix(name)}{lanes:,} lanes{some}, {steps:,} steps{shown}",
         marks=(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +16,7 @@ _CATEGORIES = (
     Category(name="scored", color=BLUE),
     Category(name="scored", color=GREEN),  # the next span of a row
     Category(name="real, not scored", color=ORANGE, opacity=0.7),
-    Category(name="horizon", color=PURPLE),
+    Category(name="future", color=PURPLE),
     Category(name="padding", color=GREY, opacity=0.35),
 )
 _SCORED, _OTHER, _UNSCORED, _HORIZON, _PADDING = range(5)
@@ -80,7 +82,7 @@ def chart_rows(
         starts=runs[:, 1],
         stops=runs[:, 2],
         kinds=np.searchsorted(used, runs[:, 3].astype(np.int64)),
-        categories=tuple(_CATEGORIES[kind] for kind in used.tolist()),
+        categories=tuple(_name_kind(_CATEGORIES[kind], horizon) for kind in used.tolist()),
         row_names=row_names,
         width=float(max(1, offset if is_flat else width + horizon)),
         x_label=flat_label if is_flat else "timestep",
@@ -88,6 +90,11 @@ def chart_rows(
         title=title + some,
         weights=own_weights if differ else None,
     )
+
+
+def _name_kind(kind: Category, horizon: int) -> Category:
+    """Return a kind of timesteps; of a window with a future, those scored are its context."""
+    return replace(kind, name="context") if horizon and kind.name == "scored" else kind
 
 
 def _list_spans(

@@ -150,8 +150,9 @@ class TBPTT(BasePolicy):
 
     Sequences are assigned to lanes so that all lanes end at about the same step. The number of
     steps is the same in every epoch. When its sequence ends, a lane starts the next sequence and
-    sets ``batch.reset``. A lane without further sequences is a row of weight 0. The policy shuffles
-    sequences, but never the chunks of a sequence.
+    sets ``batch.reset``. A lane without further sequences is a row of weight 0: with fewer
+    sequences than lanes, pass ``continuous``. The policy shuffles sequences, but never the chunks
+    of a sequence.
 
     Args:
         lanes: Number of rows of a batch, over all ranks.
@@ -162,8 +163,8 @@ class TBPTT(BasePolicy):
             ``advance`` is less than ``chunk``, chunks overlap. The later chunk reads the common
             timesteps as context (``batch.burn_in``) and does not score them.
         continuous: Whether to concatenate all sequences to one stream and cut the stream into equal
-            columns, one per lane, as for language models. The state is then carried across the ends
-            of sequences, and ``shift`` shifts the stream.
+            columns, one per lane, as for language models or one long recording. The state is then
+            carried across the ends of sequences, and ``shift`` shifts the stream.
         segments: Whether a row continues with the next sequence of the lane if a sequence ends
             within a chunk. Lanes are then packed by timesteps, and ``batch.segments`` lists the
             spans of rows.

@@ -81,9 +81,7 @@ def check_spans(
         ConfigError: If a sequence or a timestep does not exist.
     """
     numbers = spans[:, 0]
-    outside = (numbers < 0) | (numbers >= len(layout))
-    if outside.any():
-        layout.find_shard(int(numbers[outside][0]))
+    layout.check_numbers(numbers)
     lengths = np.ones(len(spans), dtype=np.int64)
     if axis is not None:
         lengths = layout.lengths_of[axis][numbers].astype(np.int64)

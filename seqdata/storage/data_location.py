@@ -24,6 +24,9 @@ _MAX_LOCATION_CHARS = 2_000  # characters in a message, of a dataset that may be
 _MAX_ID_CHARS = 80  # characters in a message; the details have all
 ErrorT = TypeVar("ErrorT", bound=SeqDataError)
 _UINT32_VALUES = 1 << 32
+DropFn = Callable[[int], str | None]
+"""Drops the fetched copy of a shard, which is damaged; returns a line about it for an error, or
+None if the shard is not a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +151,7 @@ class ShardLayout:
         locate_shard: Shard -> its location; None: shards are not files.
         find_id: Sequence -> its id, or None if it cannot be read; None: there are no ids.
         first_sequence: Index of its first sequence in the dataset, for a part of a dataset.
-        drop_copy: Drops the fetched copy of a shard; returns a line about it for an error, or
-            None if the shard is not a copy. None: no shard is.
+        drop_copy: Drops the fetched copy of a shard; None: no shard is a copy.
     """
 
     location: str
@@ -159,10 +161,30 @@ class ShardLayout:
     locate_shard: Callable[[int], DataLocation] | None = None
     find_id: Callable[[int], str | None] | None = None
     first_sequence: int = 0
-    drop_copy: Callable[[int], str | None] | None = None
+    drop_copy: DropFn | None = None
 
     def __len__(self) -> int:
         return self.shard_offsets[-1]
+
+    def select(self, shards: range, drop_copy: DropFn | None = None) -> ShardLayout:
+        """Return the layout of some shards; errors keep the indices of the dataset.
+
+        Args:
+            shards: Indices of the shards.
+            drop_copy: Drops the fetched copy of a shard, by its index in the dataset.
+        """
+        first, stop = self.shard_offsets[shards.start], self.shard_offsets[shards.stop]
+        find_id, start = self.find_id, shards.start
+        return replace(
+            self,
+            shards=self.shards[start : shards.stop],
+            shard_offsets=[at - first for at in self.shard_offsets[start : shards.stop + 1]],
+            lengths_of={axis: lengths[first:stop] for axis, lengths in self.lengths_of.items()},
+            locate_shard=lambda shard: self.locate_file(start + shard),
+            find_id=None if find_id is None else lambda number: find_id(first + number),
+            first_sequence=self.first_sequence + first,
+            drop_copy=None if drop_copy is None else lambda shard: drop_copy(start + shard),
+        )
 
     def explain_damage(self, error: ErrorT, shard: int) -> ErrorT:
         """Return the error about damaged bytes of a shard, whose fetched copy is dropped."""
@@ -183,6 +205,22 @@ class ShardLayout:
             )
         return bisect_right(self.shard_offsets, number) - 1
 
+    def check_numbers(self, numbers: NDArray[np.int64]) -> None:
+        """Raise if there is no sequence of an index.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        outside = (numbers < 0) | (numbers >= len(self))
+        if outside.any():
+            self.find_shard(int(numbers[outside][0]))  # raises
+
+    def locate_file(self, shard: int) -> DataLocation:
+        """Return the location of a shard, for an error; the dataset's if shards are not files."""
+        if self.locate_shard is None:
+            return DataLocation(dataset=self.location)
+        return self.locate_shard(shard)
+
     def locate(
         self,
         number: int,
@@ -195,12 +233,7 @@ class ShardLayout:
         Raises:
             ConfigError: If there is no such sequence.
         """
-        shard = self.find_shard(number)
-        shard_location = (
-            DataLocation(dataset=self.location)
-            if self.locate_shard is None
-            else self.locate_shard(shard)
-        )
+        shard_location = self.locate_file(self.find_shard(number))
         key = None if self.find_id is None else self.find_id(number)
         return replace(
             shard_location,

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -383,6 +383,25 @@ MAX_SMALL = 1 << 30
 """Maximum bytes of an index or of a list of shards, which are read as a whole."""
 
 
+def map_opened(descriptor: int, size: int, location: DataLocation, remedy: str = "") -> Any:
+    """Return the bytes of an open file, mapped.
+
+    Args:
+        descriptor: The file.
+        size: Its size in bytes.
+        location: Location of the file, for errors.
+        remedy: What else can be done than to raise the limit that was reached.
+
+    Raises:
+        DataError: If it cannot be mapped.
+    """
+    try:
+        return get_kernel().map_file(descriptor, size) if size else b""
+    except OSError as error:
+        found = f"({error.strerror}). Raise {describe_limit(error)}{remedy}"
+        raise location.make_error(DataError, f"cannot be mapped {found}") from error
+
+
 def map_shard(path: Path, location: DataLocation, *, ahead: bool = False) -> NDArray[np.uint8]:
     """Return the bytes of a file, uint8, mapped for reading.
 
@@ -396,13 +415,7 @@ def map_shard(path: Path, location: DataLocation, *, ahead: bool = False) -> NDA
         DataError: If it cannot be read, or is not an ordinary file.
     """
     with open_file(path, location) as (descriptor, size):
-        try:
-            mapping = get_kernel().map_file(descriptor, size) if size else b""
-        except OSError as error:
-            raise location.make_error(
-                DataError,
-                f"cannot be mapped ({error.strerror}). Raise {describe_limit(error)}",
-            ) from error
+        mapping = map_opened(descriptor, size, location)
     if ahead and size:
         get_kernel().populate(mapping, 0, size)
     return np.frombuffer(mapping, dtype=np.uint8)

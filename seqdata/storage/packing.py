@@ -51,9 +51,10 @@ def as_array(value: Any) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with a graph
+        is_list = isinstance(value, list | tuple) and isinstance(value[0], np.ndarray)
         raise FieldMismatch(
             f"is a {type(value).__name__} that NumPy cannot convert to an array ({error}); give "
-            "one array of numbers"
+            f"one array of numbers{', and zip a list of values and a list of labels' * is_list}"
         ) from error
     if array.dtype.name not in NUMBER_DTYPES:
         raise FieldMismatch(

@@ -4,14 +4,14 @@ Whole shards come through the cache and stay open while there is room; those tha
 for are read by ranges. A shard that is read by ranges is laid out in memory as in its file, empty
 but for what was asked for; so sources, checksums and errors are those of whole shards. Such
 bytes are verified each time. Place in the flow: stores behind URLs read by it, formats implement
-``RemoteShards``. Reads: shards. Makes: columns that are put together of several shards.
+``ShardFiles`` and ``ShardFields``. Reads: shards. Makes: columns that are put together of several
+shards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,10 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqdata.errors import ConfigError, must_be
 from seqdata.protocols import Field
-from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.data_location import DataLocation, DropFn, ShardLayout
 from seqdata.storage.fields import kind_of
 from seqdata.storage.multi_shard_column import assign_owners, join_columns
-from seqdata.storage.remote.open_shards import OpenShards
+from seqdata.storage.remote.open_shards import OpenShards, release_nothing
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.range_cache import (
     RangeCache,
@@ -37,8 +37,6 @@ from seqdata.storage.text_bytes import TextBytes, TextSource, reorder_texts
 
 Ranges = NDArray[np.int64]
 """int64 (n, 2): first byte, one past the last."""
-DropFn = Callable[[], str | None]
-"""Drops the damaged copy of a shard; returns a line about it; None: the shard is not a copy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +66,56 @@ class OpenShard:
 
     number: int
     fields: StoreFields
-    content: Any = None
+    content: Any
 
 
-class RemoteShards(Protocol):
-    """Interface of a format to the shards of a store that are not all on this machine."""
+class ShardFiles(Protocol):
+    """Interface of a format to the files of its shards, which are not all on this machine."""
+
+    @property
+    def remote(self) -> Remote:
+        """Options of reading shards."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Shard -> its bytes."""
+        ...
+
+    def file(self, number: int) -> tuple[RemoteFiles, str] | None:
+        """Return the folder and the name of a remote shard; None if the shard is local."""
+        ...
+
+    def content(self, number: int, release: Callable[[], None]) -> Any:
+        """Return the bytes of a shard, fetched whole where it is not on this machine.
+
+        Args:
+            number: The shard.
+            release: Closes shards that are not in use, if the cache is full.
+
+        Raises:
+            CacheFullError: If there is no room.
+            DataError: If it is damaged or another file.
+        """
+        ...
+
+    def drop_copy(self, number: int) -> str | None:
+        """Drop the fetched copy of a shard, which is damaged; see ``data_location.DropFn``."""
+        ...
+
+    def check(self, number: int) -> FileStat:
+        """Check the size and the ends of a shard that is read by ranges.
+
+        Raises:
+            MissingShardError: If it does not exist.
+            RemoteReadError: If it cannot be read.
+            CorruptShardError: If it is damaged or another file.
+        """
+        ...
+
+
+class ShardFields(Protocol):
+    """Interface of a format to the fields over the bytes of its shards."""
 
     @property
     def layout(self) -> ShardLayout:
@@ -89,72 +132,21 @@ class RemoteShards(Protocol):
         """The ids of the sequences, or the field that holds them; None: there are none."""
         ...
 
-    @property
-    def remote(self) -> Remote:
-        """Options of reading shards."""
-        ...
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """Shard -> its bytes."""
-        ...
-
-    @property
-    def file_stats(self) -> dict[int, FileStat]:
-        """Shard -> its size and tag when it was first read by ranges; filled in."""
-        ...
-
     def opens_for_texts(self, number: int) -> bool:
         """Return whether a shard is opened whole to read strings, or by ranges."""
         ...
 
-    def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
-        """Open a shard, fetched whole where it is not on this machine.
+    def build_fields(
+        self, shards: range, contents: Sequence[Any], drop: DropFn, *, reuses_bits: bool = True
+    ) -> StoreFields:
+        """Return fields over the bytes of some shards.
 
         Args:
-            number: The shard.
-            release: Closes shards that are not in use, if the cache is full.
-
-        Raises:
-            CacheFullError: If there is no room.
-            DataError: If it is damaged or another file.
+            shards: Indices of the shards.
+            contents: Per shard, its bytes, of which some may not be present yet.
+            drop: Drops the bytes of a shard, which are damaged.
+            reuses_bits: Whether what was verified once counts as verified.
         """
-        ...
-
-    def download(self, number: int) -> None:
-        """Download a shard into the cache, unless it is cached."""
-        ...
-
-    def file(self, number: int) -> tuple[RemoteFiles, str] | None:
-        """Return the folder and the name of a remote shard; None if the shard is local."""
-        ...
-
-    def locate_shard(self, number: int) -> DataLocation:
-        """Return the location of a shard, for an error."""
-        ...
-
-    def check(self, number: int) -> FileStat:
-        """Check the size and the ends of a shard that is read by ranges.
-
-        Raises:
-            MissingShardError: If it does not exist.
-            RemoteReadError: If it cannot be read.
-            CorruptShardError: If it is damaged or another file.
-        """
-        ...
-
-    def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
-        """Return fields over a shard of which some ranges are present and not verified yet.
-
-        Args:
-            number: The shard.
-            content: Memory of its size.
-            drop: Drops its ranges if they are damaged; returns a line about it, for an error.
-        """
-        ...
-
-    def join(self, shards: Sequence[OpenShard]) -> StoreFields | None:
-        """Return fields over all shards at once; None: each is read by itself."""
         ...
 
 
@@ -178,20 +170,29 @@ class ShardsOnDemand:
     """A ``ShardReader`` that fetches each shard when it is first needed.
 
     Args:
-        shards: The shards, as the format provides them.
+        files: The files of the shards, as the format provides them.
+        shards: The fields over their bytes.
     """
 
-    def __init__(self, shards: RemoteShards) -> None:
+    def __init__(self, files: ShardFiles, shards: ShardFields) -> None:
+        self._files = files
         self._shards = shards
         self._fields = shards.fields
-        numbers = range(len(shards.sizes))
-        self._local = frozenset(number for number in numbers if shards.file(number) is None)
+        numbers = range(len(files.sizes))
+        self._local = frozenset(number for number in numbers if files.file(number) is None)
         self._starts = np.array(shards.layout.shard_offsets, dtype=np.int64)
-        self._ranges = RangeReader(shards)
+        self._ranges = RangeReader(files, shards)
         self._joined: StoreFields | None = None  # once all shards are open
+
+        def open_shard(number: int, release: Callable[[], None]) -> OpenShard:
+            content = files.content(number, release)
+            own = range(number, number + 1)
+            return OpenShard(number, shards.build_fields(own, [content], files.drop_copy), content)
+
         self._open = OpenShards(
-            shards.open_shard, shards.download, shards.sizes, shards.remote.cache_bytes,
-            ForkSafeThreadPool(min(_OPENERS, shards.remote.connections)), shards.layout.location,
+            open_shard, lambda number: files.content(number, release_nothing), files.sizes,
+            files.remote.cache_bytes,
+            ForkSafeThreadPool(min(_OPENERS, files.remote.connections)), shards.layout.location,
         )  # fmt: skip
         layout = shards.layout
         self.layout = layout if layout.find_id else replace(layout, find_id=self._find_id)
@@ -215,14 +216,18 @@ class ShardsOnDemand:
         self._check_request(spans, names, axis)
         shards, requests = self._divide(spans, names, axis)
         whole_shards = list(requests)
-        if self._shards.remote.how == "ranges":
+        if self._files.remote.how == "ranges":
             whole_shards = [number for number in requests if number in self._local]
         found: dict[int, OpenShard] = {}
         if whole_shards:
             found = {shard.number: shard for shard in self._open.get(whole_shards)}
             everything = self._open.get_all()
             if everything is not None:
-                self._joined = self._shards.join(everything)
+                contents = [shard.content for shard in everything]
+                everywhere = range(len(contents))
+                self._joined = self._shards.build_fields(
+                    everywhere, contents, self._files.drop_copy
+                )
         by_ranges = {number: request for number, request in requests.items() if number not in found}
         if by_ranges:
             found |= {shard.number: shard for shard in self._ranges.open(by_ranges)}
@@ -237,7 +242,7 @@ class ShardsOnDemand:
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
         """Begin to fetch what sequences need, in order; see ``protocols.SupportsPrefetch``."""
         shards = self._find_shards(np.asarray(numbers, dtype=np.int64))
-        if self._shards.remote.how == "ranges":
+        if self._files.remote.how == "ranges":
             return False  # the ranges that will be needed are not known
         return self._open.prefetch(dict.fromkeys(shards.tolist()))
 
@@ -246,7 +251,7 @@ class ShardsOnDemand:
 
         Of the shards that a batch touches, those are fetched that the cache does not hold.
         """
-        remote, sizes = self._shards.remote, self._shards.sizes
+        remote, sizes = self._files.remote, self._files.sizes
         size = sum(sizes)
         if remote.how == "ranges" or size <= remote.cache_bytes:
             return 1.0
@@ -270,7 +275,7 @@ class ShardsOnDemand:
         return shards, found, requests
 
     def _is_opened_whole(self, number: int) -> bool:
-        if self._shards.remote.how == "ranges":
+        if self._files.remote.how == "ranges":
             return number in self._local
         return self._open.peek(number) is not None or self._shards.opens_for_texts(number)
 
@@ -309,7 +314,7 @@ class ShardsOnDemand:
         """Return the shard of each sequence, integers (n,)."""
         outside = (numbers < 0) | (numbers >= self._starts[-1])
         if outside.any():
-            self.layout.find_shard(int(numbers[outside][0]))  # says that it is not there
+            self.layout.check_numbers(numbers)
         return np.searchsorted(self._starts, numbers, side="right") - 1
 
     def _find_id(self, number: int) -> str | None:
@@ -367,23 +372,29 @@ def _read_shards(
     return join_columns(columns, list(columns[0]), owner, index)
 
 
+_CheckedFile = tuple[RemoteFiles, str, DataLocation, FileStat]
+"""Folder of a shard, its name there, its location, its size and tag when it was first read."""
+
+
 class RangeReader:
     """Reads ranges of shards, and keeps them while there is room.
 
     Args:
-        shards: The shards of the store.
+        files: The files of the shards.
+        shards: The fields over their bytes.
     """
 
-    __slots__ = ("_cache", "_files", "_gap", "_offsets", "_shards", "_threads")
+    __slots__ = ("_cache", "_checked", "_files", "_gap", "_offsets", "_shards", "_threads")
 
-    def __init__(self, shards: RemoteShards) -> None:
+    def __init__(self, files: ShardFiles, shards: ShardFields) -> None:
+        self._files = files
         self._shards = shards
         self._offsets = shards if isinstance(shards, SupportsOffsets) else None
-        self._files: dict[int, tuple[RemoteFiles, str, DataLocation]] = {}
-        self._threads = ForkSafeThreadPool(shards.remote.connections)
-        self._cache = RangeCache(shards.remote.memory_bytes)
-        holds_all = sum(shards.sizes) < shards.remote.memory_bytes
-        self._gap = shards.remote.gap if holds_all else 0  # then no byte is fetched twice
+        self._checked: dict[int, _CheckedFile] = {}
+        self._threads = ForkSafeThreadPool(files.remote.connections)
+        self._cache = RangeCache(files.remote.memory_bytes)
+        holds_all = sum(files.sizes) < files.remote.memory_bytes
+        self._gap = files.remote.gap if holds_all else 0  # then no byte is fetched twice
 
     def open(self, requests: Mapping[int, ShardRequest]) -> list[OpenShard]:
         """Return shards in which the requested bytes are present.
@@ -395,13 +406,11 @@ class RangeReader:
             FingerprintMismatch: If it was replaced.
         """
         self.check(requests)
-        sizes = {number: self._shards.sizes[number] for number in requests}
+        sizes = {number: self._files.sizes[number] for number in requests}
         with self._cache.files(sizes) as files:
             if self._offsets is not None:
                 self._find_offsets(self._offsets, requests, files)
-            found = [
-                OpenShard(number, self.get_fields(number, files[number])) for number in requests
-            ]
+            found = [self.get_shard(number, files[number]) for number in requests]
             values = {
                 opened.number: list(value_ranges(opened.fields, requests[opened.number]))
                 for opened in found
@@ -411,11 +420,9 @@ class RangeReader:
 
     def check(self, numbers: Iterable[int]) -> None:
         """Check the size and the ends of shards that were not read yet."""
-        new = [number for number in numbers if number not in self._shards.file_stats]
-        if not new:
-            return
-        for number, stat in zip(new, self._threads.map(self._shards.check, new), strict=True):
-            self._shards.file_stats[number] = stat
+        new = [number for number in numbers if number not in self._checked]
+        if new:
+            self._checked |= zip(new, self._threads.map(self._check, new), strict=True)
 
     def download(self, files: Mapping[int, SparseFile], ranges: Mapping[int, list[Ranges]]) -> None:
         """Download ranges of shards into their memory; all are of the same version."""
@@ -423,13 +430,18 @@ class RangeReader:
             files, ranges, self._make_download, self._check_unchanged, self._threads, gap=self._gap
         )
 
-    def get_fields(self, number: int, file: SparseFile) -> StoreFields:
-        """Return the fields over the present bytes of a shard, built once."""
+    def get_shard(self, number: int, file: SparseFile) -> OpenShard:
+        """Return a shard over its present bytes, built once."""
         if file.overlay is None:
-            drop = partial(self._drop, number, file)
-            file.overlay = self._shards.build_fields(number, file.content, drop)
-        fields: StoreFields = file.overlay
-        return fields
+            content = np.frombuffer(file.content, dtype=np.uint8)[: self._files.sizes[number]]
+            content.flags.writeable = False
+            fields = self._shards.build_fields(
+                range(number, number + 1), [content], lambda _: self._drop(number, file),
+                reuses_bits=False,
+            )  # fmt: skip
+            file.overlay = OpenShard(number, fields, content)
+        shard: OpenShard = file.overlay
+        return shard
 
     def _find_offsets(
         self,
@@ -444,27 +456,23 @@ class RangeReader:
             shards.fill_offsets(number, request, files[number].content)
 
     def _make_download(self, number: int, file: SparseFile, ranges: Ranges) -> RangeDownload:
-        files, name, location = self._find_file(number)
+        files, name, location, _ = self._checked[number]
         gap = 0 if self._gap else None  # bytes between ranges are present, or downloaded, too
         return RangeDownload(files, name, file.content, ranges, location, gap)
 
     def _check_unchanged(self, number: int) -> None:
-        files, name, location = self._find_file(number)
-        files.check_same(name, self._shards.file_stats[number], location)
+        files, name, location, stat = self._checked[number]
+        files.check_same(name, stat, location)
 
     def _drop(self, number: int, file: SparseFile) -> str:
         self._cache.drop(number, file)
         return "its bytes that were downloaded were dropped. Read them again first"
 
-    def _find_file(self, number: int) -> tuple[RemoteFiles, str, DataLocation]:
-        """Return the folder of a shard, its name there, and its location, for an error."""
-        found = self._files.get(number)
-        if found is None:
-            file = self._shards.file(number)
-            if file is None:
-                raise ValueError(f"shard {number}: must be read by ranges, but is on this machine")
-            found = self._files[number] = (*file, self._shards.locate_shard(number))
-        return found
+    def _check(self, number: int) -> _CheckedFile:
+        file = self._files.file(number)
+        if file is None:
+            raise ValueError(f"shard {number}: must be read by ranges, but is on this machine")
+        return *file, self._shards.layout.locate_file(number), self._files.check(number)
 
 
 def value_ranges(fields: StoreFields, request: ShardRequest) -> Iterator[Ranges]:

@@ -144,9 +144,30 @@ def make_full_spans(
     return spans
 
 
+class LocalShards:
+    """Base of readers of shards on this machine."""
+
+    __slots__ = ()
+
+    @property
+    def is_local(self) -> bool:
+        """True: nothing is fetched ahead."""
+        return True
+
+    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
+        """Return True: nothing is fetched, so more may be announced."""
+        del numbers
+        return True
+
+    def estimate_fetches(self, batches: int, rows: float) -> float:
+        """Return 1: nothing is fetched."""
+        del batches, rows
+        return 1.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class StoreFields:
-    """The fields of a store, or of one shard, whose bytes are all on this machine.
+class StoreFields(LocalShards):
+    """The fields of a store, or of some shards, whose bytes are all on this machine.
 
     Implements ``ShardReader``.
 
@@ -181,11 +202,6 @@ class StoreFields:
         sources = {name: make_source(name, layout) for name in names}
         return cls(layout, sources, None if key is None else sources[key].texts)
 
-    @property
-    def is_local(self) -> bool:
-        """True: all bytes are at hand."""
-        return True
-
     def read(self, spans: NDArray[np.int64], fields: Iterable[str], axis: str) -> dict[str, Any]:
         """Return the columns of a batch; see ``protocols.Store.read``.
 
@@ -212,16 +228,6 @@ class StoreFields:
         """Return the strings of a field; None: there is no field of strings with this name."""
         source = self.sources.get(name)
         return None if source is None else source.texts
-
-    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Return True: all bytes are at hand, so more may be announced."""
-        del numbers
-        return True
-
-    def estimate_fetches(self, batches: int, rows: float) -> float:
-        """Return 1: nothing is fetched."""
-        del batches, rows
-        return 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -352,7 +358,7 @@ class ShardStore(SequenceStore):
     def _read_keys(self, sequence_numbers: NDArray[np.int64]) -> list[str]:
         if self._reader.ids is not None:
             return self._reader.ids.take(sequence_numbers)
-        self._check_numbers(sequence_numbers)
+        self._reader.layout.check_numbers(sequence_numbers)
         return [str(number) for number in sequence_numbers.tolist()]
 
     def raw_texts(self, name: str | None, numbers: NDArray[np.int64]) -> TextBytes:
@@ -369,7 +375,7 @@ class ShardStore(SequenceStore):
             raise make_unknown_name_error(
                 self._reader.layout.location, "field of strings", name, strings
             )
-        self._check_numbers(numbers)
+        self._reader.layout.check_numbers(numbers)
         return format_decimals(numbers)
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -423,8 +429,3 @@ class ShardStore(SequenceStore):
                 )
         if self._info.populate is not None:
             self._info.populate(first, stop, names)
-
-    def _check_numbers(self, numbers: NDArray[np.int64]) -> None:
-        is_outside = (numbers < 0) | (numbers >= len(self))
-        if is_outside.any():
-            self._reader.layout.find_shard(int(numbers[is_outside][0]))

@@ -66,11 +66,13 @@ def test_rows_of_length_0_cannot_be_packed():
         make_batch((3, 0), number=7).packed("x")
 
 
-def test_a_field_without_an_axis_cannot_be_packed():
+@pytest.mark.parametrize("layout", ["padded", "packed", "jagged", "varlen"])
+def test_a_field_without_an_axis_cannot_be_packed(layout):
+    batch = make_batch().as_layout(layout)
     with pytest.raises(ConfigError, match="field 'y' has one value per sequence and cannot be"):
-        make_batch().packed("y")
+        batch.packed("y")
     with pytest.raises(ConfigError, match="field 'id' has one value per sequence"):
-        make_batch().packed("id")
+        batch.packed("id")
 
 
 def test_fields_are_looked_up_and_rows_are_counted():

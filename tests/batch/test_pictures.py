@@ -38,10 +38,11 @@ def test_the_picture_has_the_scored_and_the_real_timesteps(policy, layout):
     if layout == "packed" and int(batch.lengths.min()) == 0:
         pytest.skip("an empty row cannot be packed")
     widths = chart_batch(batch.as_layout(layout)).measure()
-    assert widths.get("scored", 0) == int(batch.score.sum())
+    scored, horizon = ("context", "future") if batch.horizon else ("scored", "horizon")
+    assert widths.get(scored, 0) == int(batch.score.sum())
     unscored = int(batch.lengths.sum() - batch.score.sum())
     assert widths.get("real, not scored", 0) == unscored
-    assert widths.get("horizon", 0) == len(batch) * batch.horizon
+    assert widths.get(horizon, 0) == len(batch) * batch.horizon
     padding = len(batch) * batch.mask.shape[1] - int(batch.lengths.sum())
     assert widths.get("padding", 0) == (padding if layout == "padded" else 0)
 
@@ -87,7 +88,7 @@ def test_a_row_is_drawn_with_its_features(axes):
             "`field` must be a field with values per timestep, but is 't'",
         ),
         ({"field": "z"}, UnknownNameError, "z"),
-        ({"field": "x", "row": 8}, ConfigError, r"`row` must be in \[0, 8\), but is 8"),
+        ({"field": "x", "row": 8}, ConfigError, r"`row` must be in \[-8, 8\), but is 8"),
         ({"row": 1}, ConfigError, "`row` must be given with `field`, but is 1"),
     ],
 )

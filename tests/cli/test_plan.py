@@ -133,9 +133,18 @@ def test_lanes_are_planned_by_either_name_of_the_option(store):
     assert text == run_plan(store, "--batching", "tbptt", *options)
     plan = TBPTT(8, 16).plan(SequenceIndex.from_lengths(LENGTHS), seed=0, epoch=0)
     idle = 1 - plan.totals(0, len(plan))[1] / (8 * len(plan))
-    assert f"8 lanes: {100 * idle:.2f} % of the rows are idle" in text
+    assert f"8 lanes: {100 * idle:.2f} % of the rows are idle\n" in text
     assert "\nTBPTT(lanes=8, chunk=16)\n" in text
     assert "random batches" not in text
+
+
+def test_lanes_that_are_mostly_idle_come_with_a_remedy(store):
+    options = ("--batching", "tbptt", "--chunk", 16, "--world", 1)
+    remedy = "% of the rows are idle; try fewer --lanes, or --continuous for few long sequences\n"
+    assert remedy in run_plan(store, *options, "--lanes", 2 * len(LENGTHS))
+    assert "0.00 % of the rows are idle\n" in run_plan(
+        store, *options, "--lanes", 8, "--continuous"
+    )
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_validation_without_data_is_refused_by_the_trainer():
         ),
         (
             {"num_workers": -1},
-            "`num_workers` must be an integer, .*but is -1",
+            "`num_workers` must be an integer .*but is -1",
         ),
         (
             {"batches_per_update": 0},
@@ -171,8 +171,8 @@ def test_validation_without_data_is_refused_by_the_trainer():
             "`tail` must be 'fill' with `batch.*, but is 'drop'",
         ),
         ({"tail": "pad"}, "`tail` must be 'fill', 'drop' or 'repeat', but is 'pad'"),
-        ({"seed": -1}, "`seed` must be in .*, but is -1"),
-        ({"prefetch": -1}, "`prefetch` must be an integer, 0 for no thread, but is -1"),
+        ({"seed": -1}, "`seed` must be an integer in .*, but is -1"),
+        ({"prefetch": -1}, r"`prefetch` must be an integer in .*, 0 for no thread, but is -1"),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused_in_the_constructor(options, message):

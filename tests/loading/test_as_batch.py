@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqdata.errors import ConfigError, SeqDataWarning
+from seqdata.errors import ConfigError, PlanError, SeqDataWarning
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
 from seqdata.policies.fixed import Bucketed, Fixed
@@ -73,7 +73,7 @@ def test_the_weights_of_a_padding_batch_are_handed_on():
 def test_a_function_that_loses_them_is_refused_before_the_first_step(function):
     message = (
         "3 batches on 2 ranks leave 1 without one, and the result of `as_batch` has no 'weight' to "
-        "mark padding rows. Let it return `batch.weight`, too, or pass tail='drop'"
+        "mark padding rows. Let `as_batch` return `batch.weight`, too, or pass tail='drop'"
     )
     for rank in range(2):
         with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
@@ -81,6 +81,15 @@ def test_a_function_that_loses_them_is_refused_before_the_first_step(function):
     loader = Loader(ROWS, Fixed(4), as_batch=function, world=World(0, 2), tail="drop")
     assert len(list(loader)) == 1
     assert len(list(Loader(ROWS, Fixed(5), as_batch=function, world=World(0, 2)))) == 1
+
+
+def test_no_tail_is_advised_that_would_drop_everything():
+    world = World(0, 4)
+    with pytest.raises(ConfigError, match=r"or pass tail='repeat' \(in training\), or use few"):
+        Loader(ROWS, Fixed(4), as_batch=bare, world=world)
+    with pytest.raises(PlanError, match="must leave at least one step"):
+        next(iter(Loader(ROWS, Fixed(4), as_batch=bare, world=world, tail="drop")))
+    assert len(list(Loader(ROWS, Fixed(4), as_batch=bare, world=world, tail="repeat"))) == 1
 
 
 def test_missing_values_are_no_marks():

@@ -175,10 +175,12 @@ def test_a_columnar_transform_is_called_again_for_each_sequence(store):
     assert weights == {number: float(number not in BAD) for number in range(10)}
 
 
-def test_more_errors_than_the_cap_are_raised_with_advice(store):
+def test_more_errors_than_the_cap_are_raised_with_advice(store, caplog):
     with pytest.raises(ValueError, match="no such tone") as caught:
         play(store, "mask", max_errors=1)
     notes = "\n".join(caught.value.__notes__)
+    assert "skipped error 1 of at most 1" in caplog.text
+    assert "skipped error 2" not in caplog.text  # it is raised
     assert (
         "2 errors in the data, more than `max_errors` allows (1). Repair the data, or raise"
         in notes

@@ -401,7 +401,7 @@ def test_an_axis_that_ends_a_window_or_chunk_from_the_planned_one_is_named(polic
     other, rate = ("ecg", 500) if field == "acc" else (field, RATES[field])
     ends = (60, 50) if field == "acc" else (50, 60)
     message = (
-        r"less than the 1000 timesteps of a window or chunk apart, but do not in 1 of 2 sequences: "
+        r"less than 1000 timesteps of '\w+' apart, but do not in 1 of 2 sequences: "
         rf"in 'r1' axis '{other}' \({rate} Hz\) is from 0 to {ends[0]} s and axis 'time' "
         rf"\(100 Hz\) is from 0 to {ends[1]} s\. Correct `rates`, or crop"
     )

@@ -344,7 +344,7 @@ def test_policy_and_collator_may_be_given_by_name():
     [
         (
             {"num_workers": -1},
-            "`num_workers` must be an integer, 0 for no processes.*, but is -1",
+            r"`num_workers` must be an integer in \[0, 2\*\*31\), 0 for no processes, but is -1",
         ),
         (
             {"start_method": "thread"},
@@ -381,6 +381,6 @@ def test_a_shutdown_leaves_a_loader_that_can_be_used():
 def test_batching_is_given_by_position_or_by_name():
     assert ids(Loader(STORE, batching=POLICY)) == ids(Loader(STORE, POLICY))
     with pytest.raises(
-        ConfigError, match=r"`batching` must be a policy or its name. Pass e.g. Buck"
+        ConfigError, match=r"`batching` must be a policy or its name, but is None. Pass e.g. Buck"
     ):
         Loader(STORE)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from seqdata.api import concat, open_store, write_store
-from seqdata.errors import ConfigError, DecodeError, WorkerDiedError
+from seqdata.errors import ConfigError, DecodeError, StallError, WorkerDiedError
 from seqdata.fitting.fit import fit
 from seqdata.fitting.mean_std import MeanStd
 from seqdata.lightning.datamodule import SequenceDataModule
 from seqdata.loading.loader import Loader
 from seqdata.loading.measure_lengths import CHUNK_SEQUENCES, measure_lengths
+from seqdata.loading.options import EngineOptions
 from seqdata.loading.transforms.declare import Ragged, columnar
 from seqdata.policies.fixed import Fixed
 from seqdata.policies.mix import Mix
@@ -25,7 +26,7 @@ from seqdata.storage.memory import MemoryStore
 from seqdata.storage.parts import join_parts
 from seqdata.storage.splitting import folds, split
 from seqdata.storage.views import take, where
-from tests.loading.transforms.failing import dies, fails, stops
+from tests.loading.transforms.failing import dies, fails, hangs, stops
 from tests.loading.transforms.samples import runs
 from tests.loading.workers.light import one_more_with_torch
 
@@ -289,7 +290,7 @@ def test_a_data_module_plays_the_view(folder):
 def test_one_transform_is_enough(folder, make):
     view = measure_lengths(folder, runs)
     with pytest.raises(
-        ConfigError, match=r"`transform` is .*runs_of_all, but the view carries .*runs"
+        ConfigError, match=r"`transform` is .*runs_of_all, but the data carries .*runs"
     ):
         make(view, Fixed(2), transform=runs_of_all)
 
@@ -303,7 +304,7 @@ def test_a_length_that_was_not_measured_is_an_error_when_it_is_read():
     view = measure_lengths([[1.0, 2.0], [3.0]], grows)
     more.append(1.0)
     with pytest.raises(
-        DecodeError, match=r"'0': returned 3 timesteps of field 'x', but 2 are planned. Measure aga"
+        DecodeError, match=r"'0': returned 3 timesteps of field 'x', but 2 are planned. Call `me"
     ):
         list(Loader(view, Fixed(2, shuffle=False)))
 
@@ -342,6 +343,14 @@ def test_a_worker_that_dies_is_an_error(folder):
         measure_lengths(open_store(folder).take([0]), dies, num_workers=1)
 
 
+@pytest.mark.slow
+def test_a_stall_is_not_met_by_an_option_that_only_loaders_have(folder, monkeypatch):
+    impatient = partial(EngineOptions, stall_timeout=1)
+    monkeypatch.setattr("seqdata.loading.measure_lengths.EngineOptions", impatient)
+    with pytest.raises(StallError, match="Look at its stack, or pass num_workers=0"):
+        measure_lengths(open_store(folder).take([0]), hangs, num_workers=1)
+
+
 def said(sequence, rng):
     return sequence
 
@@ -349,16 +358,24 @@ def said(sequence, rng):
 said.lengths = lambda lengths: lengths
 
 
+def bounded(sequence, rng):
+    return sequence
+
+
+bounded.max_length = lambda lengths: lengths
+
+
 @pytest.mark.parametrize(
     ("transform", "options", "message"),
     [
         (said, {}, r"said has `.lengths` and needs no measuring. Pass it as `transform`"),
+        (bounded, {}, "bounded has `.max_length`, so its lengths are random and cannot be"),
         ("x", {}, "`transform` must be a function.*, but is 'x'"),
         (runs, {"num_workers": -1}, "`num_workers` must be an integer from 0.*, but is -1"),
         (
             lambda s, r: s,
             {"num_workers": 1},
-            "cannot be pickled for a worker process .*Define functions",
+            "cannot be pickled for a worker process .*Define functions .*, or pass num_workers=0",
         ),
     ],
 )
@@ -368,7 +385,7 @@ def test_what_cannot_be_meant_is_refused(transform, options, message):
 
 
 def test_a_view_carries_one_transform():
-    with pytest.raises(ConfigError, match=r"the view already carries .*runs. Combine both"):
+    with pytest.raises(ConfigError, match=r"the data already carries .*runs. Combine both"):
         measure_lengths(measure_lengths([[1, 2]], runs), runs)
 
 

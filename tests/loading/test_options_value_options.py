@@ -107,6 +107,13 @@ def test_values_that_are_not_finite_are_counted_as_errors_of_their_sequence(tmp_
     assert bool(torch.isfinite(batch["x"]).all())
 
 
+def test_a_value_per_sequence_has_no_timestep():
+    rows = [{"x": np.zeros(2), "y": 1.0}, {"x": np.zeros(2), "y": np.nan}]
+    with pytest.raises(DecodeError, match="sequence 1, field 'y' is nan, which must be") as caught:
+        list(Loader(rows, Fixed(2, shuffle=False), check_values=True))
+    assert "timestep" not in caught.value.details
+
+
 def test_the_timestep_is_the_sequences_own():
     rows = [{"x": np.array([0.0] * 7 + [np.nan])}]
     with pytest.raises(DecodeError, match="timestep 7 is nan"):

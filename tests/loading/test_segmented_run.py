@@ -52,7 +52,7 @@ def test_within_a_segment_weights_are_refused(count):
 
 def test_a_policy_without_segments_has_no_weights_to_set():
     loader = Loader(DATA, Weighted(Fixed(2)))
-    with pytest.raises(ConfigError, match=r"with a policy of segments, but `batching` is Weighted"):
+    with pytest.raises(ConfigError, match=r"a policy `Segments` for weights .*, but is Weighted"):
         loader.set_weights(FEW)
 
 
@@ -98,7 +98,7 @@ def test_a_run_that_set_no_weights_has_a_state_without_them():
 def test_an_update_lies_in_one_segment():
     with pytest.raises(ConfigError, match=r"6 batches of a segment must be a multiple of the 4 of"):
         next(iter(loader_of(world=World(0, 4))))
-    with pytest.raises(ConfigError, match=r"\(1 ranks, 5 steps\), but are not. Pass 10"):
+    with pytest.raises(ConfigError, match=r"\(1 ranks, 5 steps\), but are not. Pass batches=10"):
         next(iter(loader_of(accumulate=5)))
 
 

@@ -156,7 +156,7 @@ def test_a_transform_must_say_that_it_works_by_timestep(monkeypatch):
     for whole, found in zip(plain, batches(world, Fixed(4), transform=halve), strict=True):
         assert torch.equal(found["x"], whole["x"] / 2)
     monkeypatch.setattr(halve, "lengths", lambda lengths: lengths, raising=False)
-    with pytest.raises(ConfigError, match="because rows are split in 2 parts of their time"):
+    with pytest.raises(ConfigError, match="because rows are split along time into 2 parts"):
         Loader(TEXTS, Fixed(4), world=world, transform=halve)
 
 
@@ -185,13 +185,13 @@ def test_fields_of_other_axes_and_skipped_errors_are_refused(tmp_path):
         Loader(store, Fixed(2), world=world)
     loader = Loader(store, Fixed(2), world=world, fields=("x", "label"))
     assert next(iter(loader))["label"].tolist() == [1, 1]
-    with pytest.raises(ConfigError, match="`on_error` must be 'raise' with rows in 2 parts"):
+    with pytest.raises(ConfigError, match=r"`on_error` must be 'raise' where rows are split .* 2"):
         Loader(TEXTS, Fixed(2), world=world, on_error="mask")
 
 
 @pytest.mark.parametrize("policy", [Windows(5, horizon=2), TBPTT(2, 5, advance=3)])
 def test_rows_with_overlap_or_horizon_are_refused(policy):
-    with pytest.raises(ConfigError, match="must have neither overlap nor horizon to be split in 2"):
+    with pytest.raises(ConfigError, match="along time into 2 parts must have no overlap and"):
         next(iter(Loader(TEXTS, policy, world=World(0, 1, 0, 2))))
 
 

@@ -189,7 +189,7 @@ def test_a_lambda_for_workers(store):
     list(Loader(store, Bucketed(4), transform=lambda sequence, rng: sequence, num_workers=1))
 
 
-@says(RuntimeError, "equal size", "dict with id, x, y", "no `collator`")
+@says(RuntimeError, "equal size", "dict with id, x, y", "leave the function out")
 def test_a_collate_function_that_stacks(store):
     list(Loader(store, Bucketed(4), collator=default_collate))
 

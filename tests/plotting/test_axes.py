@@ -88,7 +88,7 @@ TIMESTEPS = "length along 'time', timesteps"
 GOLDEN = {
     "store": ("200 sequences, 1 to 40 timesteps, mean 21.1", TIMESTEPS, "sequences", []),
     "batches": (
-        "25 batches: 3.0 % padding", "batch of the epoch", "timesteps",
+        "25 batches: 3.0 % padding", "batch of the epoch", "timesteps per batch",
         ["real timesteps", "padding"],
     ),
     "padding": (
@@ -99,13 +99,13 @@ GOLDEN = {
         "200 rows, 1 to 40 timesteps, mean 21.1", "length of a row, timesteps", "rows", [],
     ),
     "lanes": (
-        "4 lanes, 181 steps (steps 0 to 39 drawn)", "step; its width is the longest chunk", "lane",
+        "4 lanes, 181 steps (steps 0 to 39 drawn)", "step (as wide as its longest chunk)", "lane",
         [
-            "a sequence (its lane's next: another colour)", "context, not scored (pale)", "padding",
+            "a sequence (colours alternate)", "context, not scored (pale)", "padding",
             "reset: a sequence begins",
         ],
     ),
-    "ranks": ("1 ranks, 25 steps each", "rank", "timesteps of an epoch",
+    "ranks": ("1 rank, 25 steps each", "rank", "timesteps per epoch",
               ["real timesteps", "padding"]),
     "batch": (
         "8 rows, padded: 317 real timesteps, 317 scored, 0.9 % padding", "timestep", "row",

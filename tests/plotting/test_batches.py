@@ -28,20 +28,22 @@ def plan_of(policy, lengths=HEAVY_TAIL):
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 1000, 5000])
-def test_bars_sum_to_the_timesteps_and_the_padding_of_the_plan(batch_size):
+def test_means_of_bars_sum_to_the_timesteps_and_the_padding_of_the_plan(batch_size):
     plan = plan_of(Bucketed(batch_size))
     chart = chart_sizes(plan.measures)
-    assert chart.series[REAL].sum() == plan.report.timesteps
-    assert chart.series[PADDING].sum() == plan.report.padded - plan.report.timesteps
+    batches = np.diff(chart.edges)
+    assert chart.series[REAL] @ batches == pytest.approx(plan.report.timesteps)
+    padding = plan.report.padded - plan.report.timesteps
+    assert chart.series[PADDING] @ batches == pytest.approx(padding)
     assert len(chart.series[REAL]) <= 60
     assert chart.edges[-1] == len(plan)
 
 
 def test_the_last_bar_may_have_fewer_batches():
     chart = chart_sizes(plan_of(Fixed(1), [1] * 130).measures)
-    assert chart.y_label == "timesteps of 3 batches"
+    assert chart.y_label == "timesteps per batch, mean of 3"
     assert np.diff(chart.edges).tolist() == [3] * 43 + [1]
-    assert chart.series[REAL].tolist() == [3] * 43 + [1]
+    assert chart.series[REAL].tolist() == [1] * 44
 
 
 def test_an_epoch_without_batches_is_an_empty_chart():
@@ -70,26 +72,29 @@ def test_padding_falls_from_the_most_padded_batch_to_the_least():
 def test_many_ranks_share_bars():
     real = np.arange(300).reshape(3, 100)
     chart = chart_ranks(real, real + 1)
-    assert chart.series[REAL].sum() == real.sum()
-    assert chart.series[PADDING].sum() == 300
+    assert chart.series[REAL].sum() * 2 == real.sum()
+    assert chart.series[PADDING].tolist() == [3] * 50
     assert len(chart.names) == 50
+    assert chart.y_label == "timesteps per epoch, mean of 2"
 
 
 def test_parts_are_counted_by_batches_or_by_rows():
     of_batches = chart_parts([PartLabel("a", 0), PartLabel("b", 0), PartLabel("a", 0)])
     assert {name: each.tolist() for name, each in of_batches.series.items()} == {
-        "a: 66.7 %": [1, 0, 1],
-        "b: 33.3 %": [0, 1, 0],
+        "a: 66.7 %": [100, 0, 100],
+        "b: 33.3 %": [0, 100, 0],
     }
-    of_rows = chart_parts([PartLabel(["a", "b", "b"], [0, 0, 0])])
-    assert of_rows.y_label == "rows"
-    assert of_rows.series["b: 66.7 %"].tolist() == [2]
+    of_rows = chart_parts([PartLabel(["a", "b", "b", "b"], [0, 0, 0, 0])])
+    assert of_rows.y_label == "share of rows, %"
+    assert of_rows.series["b: 75.0 %"].tolist() == [75]
     assert chart_parts([]).title == "0 parts, 0 batches"
 
 
 def test_many_batches_of_parts_are_counted_together():
     chart = chart_parts([PartLabel("ab"[number % 2], 0) for number in range(1001)])
-    assert sum(each.sum() for each in chart.series.values()) == 1001
+    assert chart.y_label == "share of batches, %"
+    assert sum(chart.series.values()) == pytest.approx(100)
+    assert chart.series["a: 50.0 %"] @ np.diff(chart.edges) == pytest.approx(50_100)
     assert all(len(each) <= 60 for each in chart.series.values())
 
 
@@ -102,7 +107,7 @@ def lanes_of(policy, lengths, **options):
     return plan, chart
 
 
-SEQUENCE = "a sequence (its lane's next: another colour)"
+SEQUENCE = "a sequence (colours alternate)"
 CONTEXT = "context, not scored (pale)"
 
 

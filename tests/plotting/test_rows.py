@@ -59,7 +59,7 @@ def test_spans_of_a_row_alternate():
 
 def test_the_horizon_comes_after_the_context():
     chart = chart_rows(np.array([4, 4]), ONES[:2], width=4, horizon=2)
-    assert chart.measure() == {"scored": 8, "horizon": 4}
+    assert chart.measure() == {"context": 8, "future": 4}
     assert chart.width == 6
 
 

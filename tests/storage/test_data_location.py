@@ -9,7 +9,7 @@ import pytest
 from seqdata.errors import CorruptShardError, DecodeError
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.arrow.write import write_arrow
-from seqdata.storage.data_location import DataLocation, SupportsLocation, quote
+from seqdata.storage.data_location import DataLocation, ShardLayout, SupportsLocation, quote
 from seqdata.storage.dataset import DatasetStore
 from seqdata.storage.foreign.store import open_foreign
 from seqdata.storage.memory import MemoryStore
@@ -112,3 +112,21 @@ def test_of_a_very_long_location_a_message_has_the_beginning_and_no_command():
         assert ("seqdata verify" in str(error)) == (dataset in str(error)) == (count == 90)
     assert f"… ({len(dataset):,} characters): is wrong" in str(error)
     assert len(str(error)) < 1_100
+
+
+def test_some_shards_of_a_layout_keep_the_indices_of_the_dataset():
+    layout = ShardLayout(
+        "/d", ["a", "b", "c"], [0, 2, 5, 6], {"time": np.arange(6)},
+        lambda i: DataLocation(dataset="/d", shard=i, file="abc"[i]), lambda number: f"s{number}",
+    )  # fmt: skip
+    part = layout.select(range(1, 3), lambda shard: f"copy {shard} was dropped")
+    assert (part.shards, part.shard_offsets) == (["b", "c"], [0, 3, 4])
+    assert part.lengths_of["time"].tolist() == [2, 3, 4, 5]
+    assert [str(part.locate(number)) for number in (0, 3)] == [
+        '/d shard 1 ("b"), sequence 2 ("s2")',
+        '/d shard 2 ("c"), sequence 5 ("s5")',
+    ]
+    error = part.explain_damage(CorruptShardError.at("is damaged"), 1)
+    assert "copy 2 was dropped" in str(error)
+    assert str(part.select(range(1, 2)).locate(0)) == '/d shard 2 ("c"), sequence 5 ("s5")'
+    assert str(ShardLayout("/d", ["a"], [0, 1], {}).select(range(1)).locate(0)) == "/d, sequence 0"

@@ -72,7 +72,8 @@ def test_categories_and_texts_are_values():
     ("sequences", "text"),
     [
         ({"x": [1]}, "must be an iterable of dicts, arrays or Arrow tables, but is a dict. Put it"),
-        ("text", "but is a str. Put it in a list"),
+        ({"x": [1]}, "Put it in a list; if it holds columns, make a dict of each sequence$"),
+        ("text", "but is a str. Put it in a list$"),
         (7, "but is a int"),
         ([], "must hold at least one sequence, which determines the fields, but is empty"),
         (["a"], "must hold arrays or dicts, but holds a str: 'a'. Encode text as numbers"),
@@ -150,3 +151,16 @@ def test_tables_are_recognized_without_their_libraries():
     assert all(map(is_table, tables))
     assert not any(map(is_table, [DataFrame(), [table], {"x": [1]}, None]))
     assert all(to_arrow_table(each).column("x").to_pylist() == [[1]] for each in tables)
+
+
+def test_an_array_of_many_short_rows_may_be_one_of_timesteps():
+    with pytest.warns(
+        SeqDataWarning, match=r"shape \(100000, 2\) holds 100,000 sequences of 2 .*: \[array\]"
+    ):
+        normalize_sequences(np.zeros((100_000, 2)), None)
+
+
+@pytest.mark.parametrize("shape", [(99_999, 2), (100_000, 17), (100_000, 1, 1)])
+def test_other_arrays_are_taken_as_they_are(shape):
+    rows, _ = normalize_sequences(np.zeros(shape, "i1"), None)
+    assert next(rows)["x"].shape == shape[1:]

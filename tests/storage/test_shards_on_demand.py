@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from seqdata import Remote
-from seqdata.errors import ConfigError, UnknownNameError
+from seqdata.errors import ConfigError, CorruptSampleError, UnknownNameError
 from seqdata.storage.arrow.open_remote import open_remote
+from seqdata.storage.arrow.store import open_local
 from seqdata_testing.stores import check_reads
 from tests.storage.rows import FEW_ROWS
 
@@ -61,7 +62,7 @@ def test_requests_that_cannot_be_are_refused_before_anything_comes(store, span, 
 
 
 def test_what_comes_next_may_be_announced(store):
-    how = store._reader._shards.remote.how
+    how = store._reader._files.remote.how
     assert store.prefetch(np.array([0, 1])) == (how != "ranges")
     with pytest.raises(ConfigError, match="the index of a sequence must be in"):
         store.prefetch(np.array([9]))
@@ -71,3 +72,33 @@ def test_what_comes_next_may_be_announced(store):
 def test_the_first_read_may_be_of_one_shard(store):
     columns = store.read(np.array([[4, 1, 3]]), ["x", "id"])
     assert ([piece.tolist() for piece in columns["x"]], columns["id"]) == ([[1, 2]], ["s4"])
+
+
+def test_each_checksum_has_a_bit_of_its_own_whichever_shards_are_open(there, tmp_path):
+    def mark(opens, numbers, **options):
+        store = opens(**options)
+        for number in numbers:
+            store.read(np.array([[number, 0, store.lengths[number]]]), ["x", "id"])["x"][0]
+        return set(np.flatnonzero(np.unpackbits(np.frombuffer(store._info.bits.buffer, np.uint8))))
+
+    def opens(how="cache"):
+        return open_remote(there[0], remote=Remote(how=how, cache_dir=tmp_path / "cache"))
+
+    whole = mark(lambda: open_local(tmp_path / "store"), range(5))
+    each = [mark(opens, [number]) for number in range(5)]
+    assert all(each)
+    assert sum(map(len, each)) == len(whole)
+    assert set().union(*each) == whole == mark(opens, range(5))
+    assert mark(opens, range(5), how="ranges") == set()
+
+
+def test_checksums_that_were_damaged_in_the_cache_come_again(there, tmp_path):
+    store = open_remote(there[0], remote=Remote(how="ranges", cache_dir=tmp_path / "cache"))
+    file = store.manifest.shards[3].checksums
+    store.read(np.array([[3, 0, 3]]), ["x"])["x"][0]
+    (copy,) = (tmp_path / "cache").rglob(file.sha256)
+    copy.write_bytes(bytes(file.bytes))
+    store = open_remote(there[0], remote=Remote(how="ranges", cache_dir=tmp_path / "cache"))
+    with pytest.raises(CorruptSampleError, match=r"(?s)shard 3 .*were dropped\. Read them again"):
+        store.read(np.array([[3, 0, 3]]), ["x"])["x"][0]
+    assert store.read(np.array([[3, 0, 3]]), ["x"])["x"][0].tolist() == [0, 1, 2]

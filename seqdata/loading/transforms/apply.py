@@ -125,7 +125,7 @@ class TransformApplier:
         Raises:
             DecodeError: If a result is not a dict, its fields do not fit, or its length differs
                 from the planned one; it names the sequence.
-            ConfigError: If the results do not have the field that is shifted.
+            ConfigError: If a shift does not fit the fields of the results.
         """
         reader, planned_request = self.reader, request
         has_idle = request.has_lanes and bool(request.is_idle.any())
@@ -335,10 +335,12 @@ class TransformApplier:
                 "one of them out."
             )
         if name is None and len(ragged) != 1:
+            found = "none. Leave `shift` out, or change the transform"
+            if ragged:
+                found = f"{', '.join(ragged)}. Name one, as in shift={{{ragged[0]!r}: 1}}"
             raise ConfigError(
-                f"loader: `shift` is {self.reader.shift} with {len(ragged)} fields on axis "
-                f"{self.axes.axis!r} from the transform ({', '.join(ragged) or 'none'}). Name "
-                "one of them, as in shift={'tokens': 1}"
+                "loader: `shift` without a field name must have one field of the results on axis "
+                f"{self.axes.axis!r}, but there are {found}"
             )
         if name is not None and name not in ragged:
             raise ConfigError(
@@ -436,11 +438,13 @@ def _make_flat(value: Ragged, count: int, name: str, describe: Callable[[], str]
     lengths = np.asarray(value.lengths)
     is_valid_shape = lengths.shape == (count,) and lengths.dtype.kind in "iu"
     if not is_valid_shape or (lengths < 0).any() or int(lengths.sum()) != len(values):
+        found = f"{lengths.dtype}{list(lengths.shape)}"
+        if is_valid_shape:
+            found += f" with a minimum of {lengths.min()} and a sum of {lengths.sum()}"
         raise DecodeError.at(
             f"{describe()}: the lengths of field {name!r} must be {count} integers, one for each "
-            "sequence, whose sum is the number of values, but are "
-            f"{lengths.dtype}{list(lengths.shape)} for {values.shape} values. Change the "
-            "transform.",
+            f"sequence, of at least 0, whose sum is the number of values, {len(values)}, but are "
+            f"{found}. Change the transform.",
             field=name,
         )
     return FlatValues(values, lengths.astype(np.int64))

@@ -1,4 +1,4 @@
-"""The declarations of a transform: whether it is columnar, its length law, its new axes.
+"""The declarations of a transform: whether it is columnar, how it changes lengths, its new axes.
 
 A transform is an ordinary function; its declarations are attributes: ``lengths``, ``axes``,
 ``by_timestep``, and the mark of ``columnar``.
@@ -103,8 +103,8 @@ def check_transform(transform: object) -> None:
         takes = "(columns, seeds)" if is_columnar(transform) else "(sequence, rng)"
         raise ConfigError(
             f"loader: `transform` must be a function of {takes}, but {qualified_name(transform)} "
-            f"cannot be called with these ({error}). Add the second argument; a transform that "
-            "draws nothing ignores it"
+            f"cannot be called with these ({error}). Give it these two arguments; a transform that "
+            "draws nothing ignores the second"
         ) from error
     except ValueError:  # compiled functions may have no signature
         return
@@ -160,10 +160,11 @@ def is_bounded(transform: object) -> bool:
 
 
 def length_map_for(transform: object) -> LengthMap | None:
-    """Return the length law of a transform; None if it keeps lengths.
+    """Return the function by which a transform changes lengths; None if it keeps them.
 
     The attribute ``lengths`` of the transform maps lengths; ``max_length`` maps them to bounds, if
-    results have random lengths. The returned function raises if the result is not lengths.
+    results have random lengths. The returned function raises ConfigError if the attribute does not
+    return an integer from 0 for each length.
 
     Raises:
         ConfigError: If the attribute is not a function, or both exist.
@@ -183,15 +184,17 @@ def length_map_for(transform: object) -> LengthMap | None:
         if has_bound and changed.dtype.kind == "f":  # for lengths * 1.1: the integer below it
             changed = np.floor(changed + _FLOAT_TOLERANCE).astype(np.int64)
         if changed.dtype.kind not in "iu" or changed.shape != lengths.shape:
+            is_float = changed.dtype.kind == "f"
+            remedy = "Divide with //" if is_float else "Return an integer for each length"
             raise ConfigError(
-                f"{subject}: `.lengths` must return integers of shape {lengths.shape}, but "
-                f"returned {changed.dtype} of shape {changed.shape}. Divide with //."
+                f"{subject}: `.{attribute}` must return integers of shape {lengths.shape}, but "
+                f"returned {changed.dtype} of shape {changed.shape}. {remedy}."
             )
         if changed.dtype.kind == "i" and len(changed) and changed.min() < 0:
             worst = int(changed.argmin())
             raise ConfigError(
-                f"{subject}: `.lengths` must return at least 0, but returned {changed[worst]} for "
-                f"length {lengths[worst]}. Use np.maximum."
+                f"{subject}: `.{attribute}` must return at least 0, but returned {changed[worst]} "
+                f"for length {lengths[worst]}. Use np.maximum."
             )
         return changed.astype(np.int64)
 

@@ -39,8 +39,8 @@ class Occurrences:
         of the draw, and the lower 32 bits that of the crop.
 
         Args:
-            spans: int64 (n, 3), the first spans of a batch.
-            epoch: Epoch of its plan.
+            spans: int64 (n, 3), all spans of a batch, or its first n.
+            epoch: Epoch of the plan.
             drawn: The drawn sequences of the batch; None: each is drawn once.
         """
         if drawn is not None:

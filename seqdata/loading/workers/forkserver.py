@@ -72,10 +72,10 @@ def ignore_signals() -> None:
 
 
 def end_with_parent() -> None:
-    """Ask the system to end this process with the thread that started it, where it can.
+    """Ask the kernel to kill this process when the thread that started it ends (Linux only).
 
-    Python code cannot watch for it while a stuck library holds Python's lock. The server itself
-    ends when its pipe, of which each process has a copy, is closed everywhere.
+    A thread that watches the parent would not run while a library holds the GIL. This process's
+    copy of the fork server's pipe is closed: the server ends once all copies are closed.
     """
     alive_pipe = getattr(forkserver._forkserver, _ALIVE_PIPE, None)
     if alive_pipe is not None:
@@ -152,7 +152,7 @@ class _Server(ForkServer):
         spare descriptors are opened first.
 
         Raises:
-            OSError: If there are too few.
+            OSError: If too few descriptors are left.
         """
         spare: list[int] = []
         try:
@@ -181,8 +181,8 @@ def _find_short_folder(folder: str, pid: int) -> str:
             return short_folder
     raise OSError(
         errno.ENAMETOOLONG,
-        f"{folder}: must leave room for a socket in {_MAX_SOCKET_PATH} bytes. Set TMPDIR to a "
-        "shorter path",
+        f"{folder}: must be at most {_MAX_SOCKET_PATH - len(_SOCKET)} bytes long, to leave room "
+        f"for a socket, but is {len(os.fsencode(folder))}. Set TMPDIR to a shorter path",
     )
 
 

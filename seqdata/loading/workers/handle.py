@@ -31,7 +31,7 @@ from seqdata.errors import (
     WorkerDiedError,
     must_be,
 )
-from seqdata.loading.fetcher import WorkerFetcher
+from seqdata.loading.fetcher import Fetcher, WorkerFetcher
 from seqdata.loading.options import EngineOptions
 from seqdata.loading.step_requests import StepRequest
 from seqdata.loading.transforms.declare import qualified_name
@@ -108,13 +108,14 @@ def start_worker(
     Raises:
         ConfigError: If the fetcher cannot be pickled, or this process may not start others.
         OSError: If the system has no process or descriptor left.
+        EOFError: If the new process or the fork server ends at once.
     """
     if multiprocessing.current_process().daemon:
         raise ConfigError(
             must_be(
                 "loader: `num_workers`",
-                "0",
-                f"{options.num_workers} inside another library's worker process",
+                "0 in a daemon process, such as a worker of another library",
+                f"{options.num_workers}",
                 "Such a process may not start others",
             )
         )
@@ -163,12 +164,28 @@ def _derive_seed(options: EngineOptions, number: int) -> int:
 
 def _make_pickle_error(fetcher: WorkerFetcher, error: Exception) -> ConfigError:
     """Return the error about a fetcher that cannot be sent to a worker."""
-    functions = [f for f in (fetcher.reader.transform, fetcher.collate) if f is not None]
-    names = ", ".join([*map(qualified_name, functions), "the store"])
+    collator = getattr(fetcher.collate, "__self__", None)
+    functions = fetcher.reader.transform, getattr(collator, "collate_fn", fetcher.collate)
+    failing = [qualified_name(each) for each in functions if not _is_picklable(each)]
+    remedy = choose_remedy(fetcher, "pass start_method='fork'")
     return ConfigError(
-        f"loader: {names} cannot be pickled for a worker process ({error}). Define functions in a "
-        "module, or pass start_method='fork'."
+        f"loader: {', '.join(failing) or 'the store'} cannot be pickled for a worker process "
+        f"({error}). Define functions in a module, or {remedy}."
     )
+
+
+def _is_picklable(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception as error:  # pickling may raise anything
+        LOG.debug("cannot be pickled: %s", error)
+        return False
+    return True
+
+
+def choose_remedy(fetcher: WorkerFetcher, remedy: str) -> str:
+    """Return a remedy by an option of a Loader, or another for a call that lacks the option."""
+    return remedy if isinstance(fetcher, Fetcher) else "pass num_workers=0"
 
 
 def default_start_method() -> str:
@@ -218,7 +235,9 @@ _REMEDIES = {
         "the system kills a process when memory runs out: use fewer workers or smaller batches"
     ),
     "SIGBUS": "a file was truncated while it was read, or memory ran out: verify the store",
-    "SIGSEGV": "a library that the transform uses crashed: run the transform with num_workers=0",
+    "SIGSEGV": (
+        "compiled code of the transform, dataset or a library crashed: debug it with num_workers=0"
+    ),
 }
 
 
@@ -286,13 +305,13 @@ def _extract_crash(stack: str) -> str:
 
 
 def make_stalled_error(
-    snapshot: WorkerSnapshot, seconds: float, stack: str, store: Store
+    snapshot: WorkerSnapshot, seconds: float, stack: str, store: Store, remedy: str
 ) -> StallError:
     """Return the error about a worker that makes no progress."""
     location_text, location = _describe_location(snapshot, store)
     text = (
         f"worker {snapshot.worker} (pid {snapshot.pid}) made no progress for {seconds:.0f} s "
-        f"{location_text}. Look at its stack, or raise `stall_timeout`"
+        f"{location_text}. Look at its stack, or {remedy}"
     )
     return _make_error(StallError, text, stack or "its process wrote no stack", snapshot, location)
 

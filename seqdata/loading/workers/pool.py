@@ -291,9 +291,10 @@ class WorkerPool:
         store = self._fetcher.reader.store
         if seconds >= limit:
             stack = handles.dump_stack(worker.pid, worker.stacks)
+            snapshot = self._take_snapshot(worker)
+            remedy = handles.choose_remedy(self._fetcher, "raise `stall_timeout`")
             self._fail_worker(
-                worker,
-                handles.make_stalled_error(self._take_snapshot(worker), seconds, stack, store),
+                worker, handles.make_stalled_error(snapshot, seconds, stack, store, remedy)
             )
         elif seconds >= min(_WARN_SECONDS, limit / 2) and not worker.has_warned:
             worker.has_warned = True

@@ -98,16 +98,14 @@ class PoolSession:
         """Wait a short time for the oldest task, or raise the error for which it is missing."""
         if self._is_ended:  # another session uses the pool and its slots
             raise IncompleteEpochError(
-                "loader: the iteration was interrupted while it made a batch. Begin another one."
+                "loader: the iteration was interrupted while it made a batch. Iterate again."
             )
         task = self._tasks[0] if self._tasks else None
         failure = (self._pool.error or self._failure) if task is None else task.error
         if failure is not None:
             raise failure
         if task is None and self._is_exhausted:
-            raise IncompleteEpochError(
-                "loader: no requested batch is left. Begin another iteration."
-            )
+            raise IncompleteEpochError("loader: no requested batch is left. Iterate again.")
         self._pool.receive()
         self._submit_tasks()
 
@@ -162,11 +160,11 @@ class PoolSession:
 class WorkerPoolCache:
     """A cache of worker pools, started when they are first needed.
 
-    A pool is kept for the next session, unless workers are not to stay.
+    A pool is kept for the next session if ``persistent_workers`` is True.
 
     Args:
         fetcher: Fetcher that the workers run.
-        options: The number of workers, and their start method.
+        options: The number of workers, their start method, and whether they persist.
     """
 
     def __init__(self, fetcher: WorkerFetcher, options: EngineOptions) -> None:

@@ -185,7 +185,7 @@ def _iterate_reopened(store: Store) -> Iterator[Store]:
 
 
 def _check_reopened(fetcher: WorkerFetcher, fingerprints: list[str]) -> WorkerFetcher:
-    """Return the content, if the reopened stores have the same data.
+    """Return the fetcher, if the reopened stores have the same data.
 
     Raises:
         FingerprintMismatch: If the data of a store differs.

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import CorruptShardError, MissingShardError, RemoteReadError
+from seqdata.errors import MissingShardError, RemoteReadError
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage.arrow.manifest import MANIFEST, ArrowShard, Manifest, load_manifest
 from seqdata.storage.arrow.open_remote import read_manifest
 from seqdata.storage.arrow.store import (
-    MappedFiles,
     build_fields,
     check_footer,
     check_size,
@@ -33,26 +31,30 @@ from seqdata.storage.arrow.store import (
     locate_checksums,
     locate_lengths,
     locate_shard,
+    make_layout,
     map_file,
-    map_lengths,
 )
 from seqdata.storage.columns import BufferSource
-from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.integrity.audit import (
+    INTACT_SEQUENCES,
     MAX_FINDINGS,
     AuditReport,
     BytesProgressFn,
     FindingCollector,
-    check_shard_index,
+    audit_in_threads,
+    make_digest_error,
+    select_shards,
 )
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.file_cache import REQUEST_BYTES
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import RemoteFiles
-from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
+from seqdata.storage.remote.transport import make_remote_files
 
 _SEQUENCES_PER_PASS = 1 << 12  # per call of the kernel, which is repeated for each wrong one
 _DIGEST_BYTES = 8 << 20  # bytes
+_CONCURRENT_FILES = 4  # files
 _RESTORE = "Restore it, or write the store again"
 
 
@@ -78,14 +80,14 @@ def audit_arrow(
         if MANIFEST not in _list_names(files):
             return None
         manifest = read_manifest(files)
-        chosen = _select_shards(manifest, shard)
+        chosen = select_shards(manifest.shards, shard)
         reports = _audit_remote(files, manifest, chosen, shard is None, on_progress)
     else:
         root = local_path(location)
         if not (root / MANIFEST).exists():
             return None
         manifest = load_manifest(root)
-        chosen = _select_shards(manifest, shard)
+        chosen = select_shards(manifest.shards, shard)
         reports = _audit_local(root, manifest, chosen, on_progress)
     return sum(each.bytes for _, each in chosen), reports
 
@@ -98,6 +100,43 @@ def _list_names(files: RemoteFiles) -> list[str]:
         return [MANIFEST]
 
 
+@dataclass(frozen=True, slots=True)
+class _AuditedFile:
+    """One file with its expected size and digest."""
+
+    name: str
+    shard: int | None
+    sequences: int
+    size: int
+    sha256: str
+    location: DataLocation
+
+    @classmethod
+    def from_lengths(cls, dataset: Path | str, manifest: Manifest, axis: str) -> _AuditedFile:
+        lengths = manifest.lengths[axis]
+        size = manifest.sequences * np.dtype(lengths.dtype).itemsize
+        location = locate_lengths(dataset, manifest, axis)
+        return cls(lengths.file, None, manifest.sequences, size, lengths.sha256, location)
+
+    @classmethod
+    def from_shard(cls, dataset: Path | str, i: int, shard: ArrowShard) -> _AuditedFile:
+        location = replace(locate_shard(dataset, i, shard), verify=False)
+        return cls(shard.file, i, shard.sequences, shard.bytes, shard.sha256, location)
+
+    @classmethod
+    def from_checksums(cls, dataset: Path | str, i: int, shard: ArrowShard) -> _AuditedFile | None:
+        file = shard.checksums
+        if file is None:
+            return None
+        location = replace(locate_checksums(dataset, i, file), verify=False)
+        return cls(file.file, i, shard.sequences, file.bytes, file.sha256, location)
+
+    def report(self, findings: FindingCollector, by: str = "digest") -> AuditReport:
+        return findings.report(
+            file=self.name, shard=self.shard, sequences=self.sequences, bytes=self.size, by=by
+        )
+
+
 def _audit_local(
     root: Path,
     manifest: Manifest,
@@ -106,26 +145,28 @@ def _audit_local(
 ) -> Iterator[AuditReport]:
     """Audit the lengths, then shards in several threads; yield a report of each file, in order."""
     lengths_of: dict[str, NDArray[Any]] = {}
-    for axis in manifest.lengths:
-        report, lengths = _audit_lengths(root, manifest, axis)
-        if lengths is not None:
-            lengths_of[axis] = lengths
-        yield report
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        reports = [
-            pool.submit(_audit_shard, root, manifest, i, lengths_of, on_progress) for i, _ in chosen
-        ]
-        try:
-            for future in reports:
-                yield future.result()  # ends: its thread only reads files
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    for axis, lengths in manifest.lengths.items():
+        file, findings = _AuditedFile.from_lengths(root, manifest, axis), FindingCollector()
+        content = _map_compared(root, file, findings, "Restore the file, or write the store again")
+        if content is not None and not findings.damages:
+            lengths_of[axis] = np.frombuffer(content, np.dtype(lengths.dtype).newbyteorder("<"))
+        yield file.report(findings)
+    audit = functools.partial(_audit_shard, root, manifest, lengths_of, on_progress)
+    yield from audit_in_threads(audit, [i for i, _ in chosen], min(8, os.cpu_count() or 1))
 
 
-def _select_shards(manifest: Manifest, shard: int | None) -> list[tuple[int, ArrowShard]]:
-    check_shard_index(shard, len(manifest.shards))
-    numbered = list(enumerate(manifest.shards))
-    return numbered if shard is None else [numbered[shard]]
+def _map_compared(
+    root: Path, file: _AuditedFile, findings: FindingCollector, advice: str = _RESTORE
+) -> Any | None:
+    """Map a file and compare its digest; return None if it cannot be mapped."""
+    content = findings.attempt(lambda: _map(root, file))
+    if content is not None:
+        findings.attempt(lambda: _check_digest(_read_mapped(content), file, advice=advice))
+    return content
+
+
+def _map(root: Path, file: _AuditedFile) -> Any:
+    return map_file(root, file.name, file.size, file.location)
 
 
 def _read_mapped(content: Any) -> Iterator[memoryview]:
@@ -148,8 +189,7 @@ def _read_remote(files: RemoteFiles, file: _AuditedFile) -> Iterator[bytes]:
 
 def _check_digest(
     pieces: Iterable[bytes | memoryview],
-    expected: str,
-    location: DataLocation,
+    file: _AuditedFile,
     on_progress: BytesProgressFn = lambda _bytes: None,
     advice: str = _RESTORE,
 ) -> None:
@@ -158,105 +198,41 @@ def _check_digest(
     Raises:
         CorruptShardError: If it differs.
     """
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
-        size += len(piece)
         on_progress(len(piece))
     found = digest.hexdigest()
-    if found != expected:
-        raise replace(location, offset=0, length=size).make_error(
-            CorruptShardError,
-            f"must have sha256 {expected[:16]}, but has {found[:16]}. {advice}",
-            expected=expected, found=found,
-        )  # fmt: skip
-
-
-def _audit_lengths(
-    root: Path, manifest: Manifest, axis: str
-) -> tuple[AuditReport, NDArray[Any] | None]:
-    lengths_file = manifest.lengths[axis]
-    location = locate_lengths(root, manifest, axis)
-    findings, mapped = FindingCollector(), []
-
-    def check() -> None:
-        mapped.append(map_lengths(root, manifest, axis, get_kernel()))
-        _check_digest(
-            _read_mapped(mapped[0].view(np.uint8)), lengths_file.sha256, location,
-            advice="Restore the file, or write the store again",
-        )  # fmt: skip
-
-    is_intact = findings.run_check(check)
-    size = manifest.sequences * np.dtype(lengths_file.dtype).itemsize
-    report = findings.report(
-        file=lengths_file.file, shard=None, sequences=manifest.sequences, bytes=size, by="digest"
-    )
-    return report, mapped[0] if is_intact else None
+    if found != file.sha256:
+        raise make_digest_error(file.location, file.size, file.sha256, found, advice)
 
 
 def _audit_shard(
     root: Path,
     manifest: Manifest,
-    i: int,
     lengths_of: Mapping[str, NDArray[Any]],
     on_progress: BytesProgressFn,
+    i: int,
 ) -> AuditReport:
     shard, findings = manifest.shards[i], FindingCollector()
-    location = replace(locate_shard(root, i, shard), verify=False)
-    checksums = _map_checksums(root, i, manifest, findings)
-    mapped: list[Any] = []
-    is_mapped = findings.run_check(
-        lambda: mapped.append(map_file(root, shard.file, shard.bytes, location, get_kernel()))
-    )
-    if not is_mapped:
+    file, checksums = _AuditedFile.from_shard(root, i, shard), None
+    spec, checksums_file = manifest.checksums, _AuditedFile.from_checksums(root, i, shard)
+    if checksums_file and spec and spec.algorithm in get_kernel().algorithms():
+        checksums = _map_compared(root, checksums_file, findings)
+    content = findings.attempt(lambda: _map(root, file))
+    if content is None:
         on_progress(shard.bytes)
     else:
-        digest_findings = FindingCollector()  # of sequences, unless there are some
-        digest_matches = digest_findings.run_check(
-            lambda: _check_digest(
-                _read_mapped(mapped[0]),
-                shard.sha256,
-                location,
-                on_progress,
-                _describe_remedy(checksums is not None),
-            )
-        )
-        footer_matches = findings.run_check(
-            lambda: check_footer(get_footer(mapped[0], shard), location, shard)
-        )
-        if checksums is not None and not (digest_matches and findings.damages):
-            for source in _iter_sources(root, manifest, i, mapped[0], checksums, lengths_of):
+        advice = _RESTORE if checksums is None else INTACT_SEQUENCES
+        whole = FindingCollector()  # unless something in it is damaged
+        whole.attempt(lambda: _check_digest(_read_mapped(content), file, on_progress, advice))
+        findings.attempt(lambda: check_footer(get_footer(content, shard), file.location, shard))
+        if checksums is not None and (whole.damages or not findings.damages):
+            for source in _iter_sources(root, manifest, i, content, checksums, lengths_of):
                 _audit_source(source, findings)
-        if not digest_matches and footer_matches and not findings.damages:
-            findings.damages, findings.findings = digest_findings.damages, digest_findings.findings
-    return findings.report(
-        file=shard.file, shard=i, sequences=shard.sequences, bytes=shard.bytes,
-        by="digest" if checksums is None else "checksums",
-    )  # fmt: skip
-
-
-def _describe_remedy(has_checksums: bool) -> str:
-    if has_checksums:
-        return "No sequence is damaged, but other readers may need the rest: restore it"
-    return _RESTORE
-
-
-def _map_checksums(
-    root: Path, i: int, manifest: Manifest, findings: FindingCollector
-) -> Any | None:
-    """Map the checksums of a shard; None if there are none that can be used."""
-    file, spec = manifest.shards[i].checksums, manifest.checksums
-    if file is None or spec is None or spec.algorithm not in get_kernel().algorithms():
-        return None
-    location = replace(locate_checksums(root, i, file), verify=False)
-    mapped: list[Any] = []
-
-    def check() -> None:
-        mapped.append(map_file(root, file.file, file.bytes, location, get_kernel()))
-        _check_digest(_read_mapped(mapped[0]), file.sha256, location)
-
-    findings.run_check(check)
-    return mapped[0] if mapped else None
+        if not findings.damages:
+            findings = whole
+    return file.report(findings, by="digest" if checksums is None else "checksums")
 
 
 def _iter_sources(
@@ -277,26 +253,19 @@ def _iter_sources(
         checksums: Bytes of its checksums.
         lengths_of: Axis -> intact lengths of the store; others are read from the shard's offsets.
     """
-    shard = manifest.shards[i]
-    first = sum(each.sequences for each in manifest.shards[:i])
-    shard_manifest = replace(manifest, shards=(shard,), sequences=shard.sequences)
+    one = range(i, i + 1)
+    shard_manifest = manifest.select(one)
+    layout = make_layout(str(root), manifest, lengths_of).select(one)
+    found = load_checksums(shard_manifest, [checksums], layout.lengths_of)
     recorded = {
-        axis: lengths_of[axis][first : first + shard.sequences]
+        axis: layout.lengths_of[axis]
         if axis in lengths_of
         else _lengths_from_offsets(content, shard_manifest, axis)
         for axis in manifest.lengths
     }
-    location = replace(locate_shard(root, i, shard), verify=False)
-    layout = ShardLayout(
-        str(root), (shard.file,), [0, shard.sequences], recorded, lambda _: location,
-        first_sequence=first,
-    )  # fmt: skip
-    found = load_checksums(shard_manifest, MappedFiles([content], recorded, [checksums]), None)
-    by_field = {
-        name: each if manifest.fields[name].axis in lengths_of else replace(each, lengths=None)
-        for name, each in (found or {}).items()
-    }
-    fields = build_fields(shard_manifest, layout, [content], by_field)
+    location = replace(layout.locate_file(0), verify=False)
+    layout = replace(layout, lengths_of=recorded, locate_shard=lambda _: location)
+    fields = build_fields(shard_manifest, layout, [content], found)
     yield from (source.stored for source in fields.sources.values() if source.stored)
 
 
@@ -321,7 +290,7 @@ def _audit_source(source: BufferSource, findings: FindingCollector) -> None:
         spans = np.stack([indices, np.zeros_like(run), run], axis=1)
         for result, span in _find_bad_spans(source, spans):
             if findings.damages < MAX_FINDINGS:
-                findings.run_check(functools.partial(source.raise_for_result, result, span))
+                findings.attempt(functools.partial(source.raise_for_result, result, span))
             else:
                 findings.damages += 1
 
@@ -341,9 +310,6 @@ def _find_bad_spans(
         spans = spans[at + 1 :]
 
 
-_CONCURRENT_FILES = 4  # files
-
-
 def _audit_remote(
     files: RemoteFiles,
     manifest: Manifest,
@@ -352,48 +318,18 @@ def _audit_remote(
     on_progress: BytesProgressFn,
 ) -> Iterator[AuditReport]:
     """Compare every file with its digest; yield a report of each, in order."""
+    dataset = files.location
+    axes = manifest.lengths if with_lengths else ()
+    audited: list[_AuditedFile | None] = [
+        _AuditedFile.from_lengths(dataset, manifest, axis) for axis in axes
+    ]
+    for i, shard in chosen:
+        audited.append(_AuditedFile.from_shard(dataset, i, shard))
+        audited.append(_AuditedFile.from_checksums(dataset, i, shard))
 
     def audit(file: _AuditedFile) -> AuditReport:
         findings = FindingCollector()
-        findings.run_check(
-            lambda: _check_digest(
-                _read_remote(files, file), file.sha256, file.location, on_progress
-            )
-        )
-        return findings.report(
-            file=file.name, shard=file.shard, sequences=file.sequences, bytes=file.size, by="digest"
-        )
+        findings.attempt(lambda: _check_digest(_read_remote(files, file), file, on_progress))
+        return file.report(findings)
 
-    audited_files = list(_list_files(files.location, manifest, chosen, with_lengths))
-    yield from ForkSafeThreadPool(_CONCURRENT_FILES).map(audit, audited_files)
-
-
-@dataclass(frozen=True, slots=True)
-class _AuditedFile:
-    """One file with its expected size and digest."""
-
-    name: str
-    shard: int | None
-    sequences: int
-    size: int
-    sha256: str
-    location: DataLocation
-
-
-def _list_files(
-    dataset: str,
-    manifest: Manifest,
-    chosen: Sequence[tuple[int, ArrowShard]],
-    with_lengths: bool,
-) -> Iterator[_AuditedFile]:
-    for axis, lengths in manifest.lengths.items() if with_lengths else ():
-        size = manifest.sequences * np.dtype(lengths.dtype).itemsize
-        location = locate_lengths(dataset, manifest, axis)
-        yield _AuditedFile(lengths.file, None, manifest.sequences, size, lengths.sha256, location)
-    for i, shard in chosen:
-        location = replace(locate_shard(dataset, i, shard), verify=False)
-        yield _AuditedFile(shard.file, i, shard.sequences, shard.bytes, shard.sha256, location)
-        if shard.checksums is not None:
-            file = shard.checksums
-            location = replace(locate_checksums(dataset, i, file), verify=False)
-            yield _AuditedFile(file.file, i, shard.sequences, file.bytes, file.sha256, location)
+    yield from audit_in_threads(audit, filter(None, audited), _CONCURRENT_FILES)

@@ -109,6 +109,11 @@ class Manifest:
     shuffle: int | None = None
     linked_axes: Mapping[str, Axis] = dataclass_field(default_factory=dict)
 
+    def select(self, shards: range) -> Manifest:
+        """Return the manifest of some shards, for reading them."""
+        chosen = self.shards[shards.start : shards.stop]
+        return replace(self, shards=chosen, sequences=sum(shard.sequences for shard in chosen))
+
     @property
     def fingerprint(self) -> str:
         """Digest of schema, lengths, ids and content, through the digests of the files (32 hex)."""

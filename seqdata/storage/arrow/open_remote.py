@@ -6,10 +6,9 @@ lengths, checksums, shards. Makes: fields of shards.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ from seqdata.errors import (
     MissingShardError,
     RemoteReadError,
 )
-from seqdata.kernel.dispatch import get_kernel
-from seqdata.protocols import Field, Store
+from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import (
     MANIFEST,
     STORE_FILES,
@@ -34,19 +32,19 @@ from seqdata.storage.arrow.manifest import (
     parse_manifest,
 )
 from seqdata.storage.arrow.store import (
-    MappedFiles,
     build_fields,
     check_footer,
-    check_lengths_checksum,
+    check_lengths,
     check_size,
-    check_total_timesteps,
+    choose_bits,
     count_checksums,
     load_checksums,
     locate_checksums,
     locate_lengths,
     locate_shard,
+    make_layout,
 )
-from seqdata.storage.data_location import DataLocation, ShardLayout
+from seqdata.storage.data_location import DataLocation, DropFn
 from seqdata.storage.fields import kind_of
 from seqdata.storage.find_files import describe_folders, find_listed
 from seqdata.storage.foreign.file_discovery import is_data_file
@@ -56,13 +54,7 @@ from seqdata.storage.remote.options import Remote, resolve_remote
 from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
 from seqdata.storage.remote.transport import ForkSafeThreadPool, make_remote_files
 from seqdata.storage.remote.urls import WEB, check_url
-from seqdata.storage.shards_on_demand import (
-    DropFn,
-    OpenShard,
-    Ranges,
-    ShardRequest,
-    ShardsOnDemand,
-)
+from seqdata.storage.shards_on_demand import Ranges, ShardRequest, ShardsOnDemand
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.split_names import DATASET_DICT, refuse_dataset_dict
 from seqdata.storage.store import ShardStore, StoreFields, StoreInfo
@@ -72,7 +64,7 @@ _MAX_KEPT_OFFSETS = 64  # shards and axes whose offsets are kept
 
 
 class ArrowShards:
-    """The shards of a store behind a URL: ``RemoteShards``.
+    """The shards of a store behind a URL: ``ShardFiles`` and ``ShardFields``.
 
     Args:
         files: The folder of the shards.
@@ -94,61 +86,38 @@ class ArrowShards:
         self._manifest = manifest
         self._is_verified = is_verified
         self._bits = bits
-        self._bit_offsets = compute_bit_offsets(manifest)
+        counts = map(count_checksums, manifest.shards)
+        self._first_bits = list(itertools.accumulate(counts, initial=0))
         self._cache = make_cache(files)
         self._checksums: dict[int, Any] = {}  # they are few and stay
         self._offsets: dict[tuple[int, str], NDArray[np.int64]] = {}
-        self.file_stats: dict[int, FileStat] = {}
+        self.remote = files.remote
+        self.fields = manifest.fields
+        self.ids = manifest.key
         self.sizes = [shard.bytes for shard in manifest.shards]
-        counts = [shard.sequences for shard in manifest.shards]
-        starts = np.append(0, np.cumsum(counts)).astype(np.int64).tolist()
-        names = [shard.file for shard in manifest.shards]
-        self.layout = ShardLayout(files.location, names, starts, lengths_of, self.locate_shard)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """Name -> field."""
-        return self._manifest.fields
-
-    @property
-    def ids(self) -> str | None:
-        """The field of ids; None: there is none."""
-        return self._manifest.key
-
-    @property
-    def remote(self) -> Remote:
-        """Options of reading shards."""
-        return self._files.remote
+        self.layout = make_layout(files.location, manifest, lengths_of)
 
     def opens_for_texts(self, number: int) -> bool:
         """Return whether a copy of a shard is in the cache: none is fetched for strings."""
         return self._cache.has(self.make_request(number))
 
-    def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
-        """Open a shard, fetched where it is not in the cache; see ``RemoteShards``."""
-        request, location = self.make_request(number), self.locate_shard(number)
-        cached = self._cache.acquire_if_room(request, location, release)
-        bits = None if self._bits is None else self._bits.buffer
-        fields = self._build_fields(number, cached.mapping, partial(self._drop, number), bits)
-        return OpenShard(number, fields, cached.mapping)
+    def content(self, number: int, release: Callable[[], None]) -> Any:
+        """Return the bytes of a shard, fetched where it is not in the cache; see ``ShardFiles``."""
+        location = self.layout.locate_file(number)
+        return self._cache.acquire_if_room(self.make_request(number), location, release).mapping
 
-    def download(self, number: int) -> None:
-        """Download a shard into the cache, unless it is cached."""
-        request = self.make_request(number)
-        if not self._cache.has(request):
-            self._cache.acquire_if_room(request, self.locate_shard(number))
+    def drop_copy(self, number: int) -> str:
+        """Drop the copy of a shard in the cache; see ``ShardFiles``."""
+        sha256 = self._manifest.shards[number].sha256
+        return self._cache.drop(sha256, self.layout.locate_file(number))
 
     def file(self, number: int) -> tuple[RemoteFiles, str]:
         """Return the folder of a shard and its name there."""
         return self._files, self._manifest.shards[number].file
 
-    def locate_shard(self, number: int) -> DataLocation:
-        """Return the location of a shard, for an error."""
-        return locate_shard(self._files.location, number, self._manifest.shards[number])
-
     def check(self, number: int) -> FileStat:
-        """Compare the size and the footer of a shard; see ``RemoteShards``."""
-        shard, location = self._manifest.shards[number], self.locate_shard(number)
+        """Compare the size and the footer of a shard; see ``ShardFiles``."""
+        shard, location = self._manifest.shards[number], self.layout.locate_file(number)
         stat = self._files.stat(shard.file, location)
         check_size(stat.size, shard.bytes, location)
         self._load_checksums(number)
@@ -182,56 +151,26 @@ class ArrowShards:
                 offsets = self._find_offsets(number, field.axis)
                 stored[local], stored[local + 1] = offsets[local], offsets[local + 1]
 
-    def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
-        """Return fields over a shard of which some ranges are present; see ``RemoteShards``."""
+    def build_fields(
+        self, shards: range, contents: Sequence[Any], drop: DropFn, *, reuses_bits: bool = True
+    ) -> StoreFields:
+        """Return the fields over the bytes of some shards; see ``ShardFields``."""
 
-        def drop_with_checksums() -> str | None:
-            self._drop_checksums(number)
-            return drop()
+        def drop_with_checksums(number: int) -> str | None:
+            self._drop_checksums(number)  # either may be damaged
+            return drop(number)
 
-        return self._build_fields(number, content, drop_with_checksums, None)
-
-    def join(self, shards: Sequence[OpenShard]) -> StoreFields:
-        """Return fields over all shards at once, whose columns need no joining."""
-        contents = [shard.content for shard in shards]
-        checksums = [self._checksums[n] for n in range(len(shards)) if n in self._checksums]
-        mapped = MappedFiles(
-            contents,
-            self.layout.lengths_of,
-            checksums if self._is_verified and len(checksums) == len(shards) else None,
-        )
-        layout = replace(self.layout, drop_copy=self._drop)
-        found = load_checksums(self._manifest, mapped, self._bits) or {}
-        return build_fields(self._manifest, layout, contents, found)
+        manifest = self._manifest.select(shards)
+        layout = self.layout.select(shards, drop_with_checksums)
+        each = [each for each in map(self._load_checksums, shards) if each is not None]
+        bits, first_bit = self._bits if reuses_bits else None, self._first_bits[shards.start]
+        found = load_checksums(manifest, each, layout.lengths_of, bits, first_bit)
+        return build_fields(manifest, layout, contents, found)
 
     def make_request(self, number: int) -> CacheRequest:
         """Return the request of a shard to the cache."""
         shard = self._manifest.shards[number]
         return CacheRequest(shard.file, shard.bytes, shard.sha256)
-
-    def _build_fields(
-        self, number: int, content: Any, drop: DropFn, bits: Any | None
-    ) -> StoreFields:
-        """Return the fields of a shard over its bytes; ``bits`` record what was verified."""
-        shard = self._manifest.shards[number]
-        first, stop = self.layout.shard_offsets[number : number + 2]
-        checksums = self._load_checksums(number)
-        lengths_of = {axis: lengths[first:stop] for axis, lengths in self.layout.lengths_of.items()}
-        location = self.locate_shard(number)
-        layout = ShardLayout(
-            self._files.location, (shard.file,), [0, shard.sequences], lengths_of,
-            lambda _: location, first_sequence=first, drop_copy=lambda _: drop(),
-        )  # fmt: skip
-        manifest = replace(self._manifest, shards=(shard,), sequences=shard.sequences)
-        each = None if checksums is None else [checksums]
-        mapped = MappedFiles([content], lengths_of, each)
-        found = load_checksums(manifest, mapped, None) or {}
-        if bits is not None:
-            found = {
-                name: replace(source, bits=bits, bit_offsets=(self._bit_offsets[name][number],))
-                for name, source in found.items()
-            }
-        return build_fields(manifest, layout, [content], found)
 
     def _find_offsets(self, number: int, axis: str) -> NDArray[np.int64]:
         """Return the offsets of the sequences of a shard, int64 (sequences+1,)."""
@@ -257,29 +196,11 @@ class ArrowShards:
             found = self._checksums[number] = self._cache.read_bytes(request, location)
         return found
 
-    def _drop(self, number: int) -> str:
-        """Drop the copies of a shard and of its checksums: either may be damaged."""
-        self._drop_checksums(number)
-        return self._cache.drop(self._manifest.shards[number].sha256, self.locate_shard(number))
-
     def _drop_checksums(self, number: int) -> None:
         file = self._manifest.shards[number].checksums
         if file is not None and self._checksums.pop(number, None) is not None:
             location = locate_checksums(self._files.location, number, file)
             self._cache.drop(file.sha256, location)
-
-
-def compute_bit_offsets(manifest: Manifest) -> dict[str, list[int]]:
-    """Return, field by field, the bit of each shard's first checksum."""
-    bit_offsets: dict[str, list[int]] = {}
-    bit_offset = 0
-    for name in manifest.fields:
-        bit_offsets[name] = []
-        for shard in manifest.shards:
-            bit_offsets[name].append(bit_offset)
-            if shard.checksums is not None:
-                bit_offset += shard.checksums.places[name][0][1] // 4
-    return bit_offsets
 
 
 def read_manifest(files: RemoteFiles) -> Manifest:
@@ -346,17 +267,15 @@ def open_from_manifest(
 ) -> ShardStore:
     """Open a store by its manifest; ``bits`` are those of the process that pickled the store."""
     lengths_of = {axis: _load_lengths(files, manifest, axis, verify) for axis in manifest.lengths}
-    if verify == "first_read":
-        bits = SharedBits.reuse(bits, count_checksums(manifest), manifest.fingerprint)
-    bits_in_use = bits if verify == "first_read" else None
-    shards = ArrowShards(files, manifest, lengths_of, verify != "off", bits_in_use)
+    bits = choose_bits(verify, bits, manifest, manifest.fingerprint)
+    shards = ArrowShards(files, manifest, lengths_of, verify != "off", bits)
     info = StoreInfo(
         label="RemoteStore", location=files.location, fields=manifest.fields, verify=verify,
-        bits=bits_in_use, manifest=manifest, make_fingerprint=lambda: manifest.fingerprint,
+        bits=bits, manifest=manifest, make_fingerprint=lambda: manifest.fingerprint,
         linked_axes=manifest.linked_axes,
-        reopen=lambda _: (open_from_manifest, (files, manifest, verify, bits_in_use)),
+        reopen=lambda _: (open_from_manifest, (files, manifest, verify, bits)),
     )  # fmt: skip
-    return ShardStore(info, ShardsOnDemand(shards))
+    return ShardStore(info, ShardsOnDemand(shards, shards))
 
 
 def _load_lengths(files: RemoteFiles, manifest: Manifest, axis: str, verify: str) -> NDArray[Any]:
@@ -370,12 +289,11 @@ def _load_lengths(files: RemoteFiles, manifest: Manifest, axis: str, verify: str
     if verify == "off":
         return lengths
     try:
-        check_lengths_checksum(lengths, dataset, manifest, axis, get_kernel())
+        check_lengths(lengths, dataset, manifest, axis)
     except CorruptShardError:
         cache.drop(lengths_file.sha256, location)
         lengths = np.frombuffer(cache.read_bytes(request, location), dtype=dtype)
-        check_lengths_checksum(lengths, dataset, manifest, axis, get_kernel())
-    check_total_timesteps(lengths, dataset, manifest, axis)
+        check_lengths(lengths, dataset, manifest, axis)
     return lengths
 
 

@@ -25,7 +25,7 @@ from seqdata.errors import (
     IncompleteDatasetError,
     must_be,
 )
-from seqdata.kernel.dispatch import Kernel, get_kernel
+from seqdata.kernel.dispatch import get_kernel
 from seqdata.protocols import Store
 from seqdata.storage.arrow.manifest import (
     MANIFEST,
@@ -39,13 +39,13 @@ from seqdata.storage.arrow.manifest import (
 from seqdata.storage.columns import BufferSource
 from seqdata.storage.data_location import DataLocation, ShardLayout
 from seqdata.storage.fields import field_width, kind_of
-from seqdata.storage.integrity.checksums import ChecksumFile, ChecksumSpec
+from seqdata.storage.integrity.checksums import ChecksumFile
 from seqdata.storage.integrity.verify import FieldChecksums, resolve_verify_mode
 from seqdata.storage.local_files import (
     check_fingerprint,
-    describe_limit,
     is_remote,
     local_path,
+    map_opened,
     open_inside,
     refuse_remote,
 )
@@ -63,21 +63,20 @@ class MappedFiles:
     Attributes:
         shards: Per shard, its bytes.
         lengths_of: Axis -> number of timesteps of each sequence, integers (sequences,).
-        checksums: Per shard, the bytes of its checksums; None if they are not compared.
+        checksums: Per shard, the bytes of its checksums; none if they are not compared.
     """
 
     shards: Sequence[Any]
     lengths_of: Mapping[str, NDArray[Any]]
-    checksums: Sequence[Any] | None
+    checksums: Sequence[Any]
 
 
-def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -> MappedFiles:
+def map_files(root: Path, manifest: Manifest, *, verify: bool) -> MappedFiles:
     """Map all files of a store.
 
     Args:
         root: Its folder.
         manifest: The manifest.
-        engine: The kernel that maps.
         verify: Whether checksums are compared: of lengths now, of values when they are read.
 
     Raises:
@@ -87,87 +86,87 @@ def map_files(root: Path, manifest: Manifest, engine: Kernel, *, verify: bool) -
     shards = []
     for i, shard in enumerate(manifest.shards):
         location = locate_shard(root, i, shard)
-        shards.append(map_file(root, shard.file, shard.bytes, location, engine))
+        shards.append(map_file(root, shard.file, shard.bytes, location))
         check_footer(get_footer(shards[-1], shard), location, shard)
-    lengths_of = {axis: map_lengths(root, manifest, axis, engine) for axis in manifest.lengths}
+    lengths_of = {axis: _map_lengths(root, manifest, axis) for axis in manifest.lengths}
     if not verify:
-        return MappedFiles(shards, lengths_of, None)
+        return MappedFiles(shards, lengths_of, ())
     for axis, lengths in lengths_of.items():
-        check_lengths_checksum(lengths, root, manifest, axis, engine)
-        check_total_timesteps(lengths, root, manifest, axis)
-    files = [(i, shard.checksums) for i, shard in enumerate(manifest.shards)]
+        check_lengths(lengths, root, manifest, axis)
     checksums = [
-        map_file(root, file.file, file.bytes, locate_checksums(root, i, file), engine)
-        for i, file in files
-        if file is not None
+        map_file(root, file.file, file.bytes, locate_checksums(root, i, file))
+        for i, shard in enumerate(manifest.shards)
+        if (file := shard.checksums) is not None
     ]
     return MappedFiles(shards, lengths_of, checksums)
 
 
-def count_checksums(manifest: Manifest) -> int:
-    """Return the number of checksums of all fields and shards."""
-    files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
-    return sum(both[0][1] // 4 for file in files for both in file.places.values())
+def count_checksums(shard: ArrowShard) -> int:
+    """Return the number of checksums of all fields of a shard."""
+    places = {} if shard.checksums is None else shard.checksums.places
+    return sum(ranges[0][1] // 4 for ranges in places.values())
+
+
+def choose_bits(
+    verify: str, bits: SharedBits | None, manifest: Manifest, fingerprint: str
+) -> SharedBits | None:
+    """Return the bits of verified checksums, for ``first_read``.
+
+    Args:
+        verify: When checksums are compared: off, first_read or always.
+        bits: Bits of the process that pickled the store.
+        manifest: Manifest of the store.
+        fingerprint: Its fingerprint.
+    """
+    if verify != "first_read":
+        return None
+    return SharedBits.reuse(bits, sum(map(count_checksums, manifest.shards)), fingerprint)
 
 
 def load_checksums(
-    manifest: Manifest, mapped: MappedFiles, bits: SharedBits | None
-) -> dict[str, FieldChecksums] | None:
-    """Return the checksums of each field; None if nothing is verified.
+    manifest: Manifest,
+    mappings: Sequence[Any],
+    lengths_of: Mapping[str, NDArray[Any]],
+    bits: SharedBits | None = None,
+    first_bit: int = 0,
+) -> dict[str, FieldChecksums]:
+    """Return the checksums of each field; none if nothing is verified.
 
     Args:
         manifest: The manifest.
-        mapped: The files.
-        bits: One bit per checksum: field by field, shard by shard; None: verify each time.
+        mappings: Per shard, the bytes of its checksums; none if they are not compared.
+        lengths_of: Axis -> lengths to compare with those in the shards.
+        bits: One bit per checksum: shard by shard, field by field; None: verify each time.
+        first_bit: Bit of the first checksum of the first shard.
     """
-    spec = manifest.checksums
-    if spec is None or mapped.checksums is None:
-        return None
+    spec, checksums = manifest.checksums, {}
+    if spec is None or not mappings:
+        return {}
     files = [shard.checksums for shard in manifest.shards if shard.checksums is not None]
-    bit_offset, checksums = 0, {}
+    counts = map(count_checksums, manifest.shards)
+    starts = list(itertools.accumulate(counts, initial=first_bit))[:-1]
     for name, field in manifest.fields.items():
-        lengths = None if field.axis is None else mapped.lengths_of[field.axis]
-        checksums[name] = _load_field_checksums(
-            name, spec, files, mapped.checksums, bits, bit_offset, lengths
-        )
-        bit_offset += sum(len(sums) for sums in checksums[name].values)
+        loaded = [
+            _load_arrays(mapping, file.places[name])
+            for file, mapping in zip(files, mappings, strict=True)
+        ]
+        values, offsets = zip(*loaded, strict=True)
+        checksums[name] = FieldChecksums(
+            spec.algorithm, spec.bytes_per_checksum, values, offsets,
+            tuple(file.file for file in files), None if bits is None else bits.buffer,
+            tuple(starts), None if field.axis is None else lengths_of.get(field.axis),
+        )  # fmt: skip
+        starts = [start + len(sums) for start, sums in zip(starts, values, strict=True)]
     return checksums
 
 
-def _load_field_checksums(
-    name: str,
-    spec: ChecksumSpec,
-    files: Sequence[ChecksumFile],
-    mappings: Sequence[Any],
-    bits: SharedBits | None,
-    bit_offset: int,
-    lengths: NDArray[Any] | None,
-) -> FieldChecksums:
-    values: list[NDArray[np.uint32]] = []
-    offsets: list[NDArray[np.int64] | None] = []
-    bit_offsets = []
-    for file, mapping in zip(files, mappings, strict=True):
-        (position, size), *more = file.places[name]
-        bit_offsets.append(bit_offset)
-        values.append(
-            np.frombuffer(mapping, dtype="<u4", count=size // 4, offset=position if size else 0)
-        )
-        offsets.append(
-            np.frombuffer(mapping, dtype="<i8", count=more[0][1] // 8, offset=more[0][0])
-            if more
-            else None
-        )
-        bit_offset += size // 4
-    return FieldChecksums(
-        spec.algorithm,
-        spec.bytes_per_checksum,
-        tuple(values),
-        tuple(offsets),
-        tuple(file.file for file in files),
-        None if bits is None else bits.buffer,
-        tuple(bit_offsets),
-        lengths,
-    )
+def _load_arrays(
+    mapping: Any, ranges: Sequence[tuple[int, int]]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64] | None]:
+    """Return the checksums of a field of one shard, and their offsets if it has any."""
+    (position, size), *more = ranges
+    values = np.frombuffer(mapping, "<u4", size // 4, position if size else 0)
+    return values, np.frombuffer(mapping, "<i8", more[0][1] // 8, more[0][0]) if more else None
 
 
 def make_source(
@@ -225,6 +224,18 @@ def locate_shard(root: Path | str, i: int, shard: ArrowShard) -> DataLocation:
     return DataLocation(dataset=str(root), shard=i, file=shard.file, verify=True)
 
 
+def make_layout(
+    location: str, manifest: Manifest, lengths_of: Mapping[str, NDArray[Any]]
+) -> ShardLayout:
+    """Return the layout of the shards of a store."""
+    shards = manifest.shards
+    starts = [0, *itertools.accumulate(shard.sequences for shard in shards)]
+    return ShardLayout(
+        location, [shard.file for shard in shards], starts, lengths_of,
+        lambda i: locate_shard(location, i, shards[i]),
+    )  # fmt: skip
+
+
 def locate_checksums(root: Path | str, i: int, file: ChecksumFile) -> DataLocation:
     """Return the location of a shard's checksums, for an error."""
     file_kind = f"checksums of shard {i}"
@@ -239,7 +250,7 @@ def locate_lengths(root: Path | str, manifest: Manifest, axis: str) -> DataLocat
     return DataLocation(dataset=str(root), file=file, file_kind="lengths", axis=axis)
 
 
-def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine: Kernel) -> Any:
+def map_file(root: Path, name: str, bytes_: int, location: DataLocation) -> Any:
     """Map a file after its size was checked.
 
     Args:
@@ -247,7 +258,6 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
         name: Name of the file.
         bytes_: Its size by the manifest.
         location: Location of the file, for errors.
-        engine: The kernel that maps.
 
     Raises:
         MissingShardError: If it does not exist.
@@ -255,14 +265,9 @@ def map_file(root: Path, name: str, bytes_: int, location: DataLocation, engine:
     """
     with open_inside(root, name, replace(location, offset=0, length=bytes_)) as (descriptor, size):
         check_size(size, bytes_, location)
-        try:
-            return engine.map_file(descriptor, size) if size else b""
-        except OSError as error:
-            raise location.make_error(
-                DataError,
-                f"cannot be mapped ({error.strerror}). Raise {describe_limit(error)}, or write "
-                "the store again with larger shards",
-            ) from error
+        return map_opened(
+            descriptor, size, location, ", or write the store again with larger shards"
+        )
 
 
 def get_footer(mapping: Any, shard: ArrowShard) -> memoryview:
@@ -304,23 +309,24 @@ def check_footer(footer: bytes | memoryview, location: DataLocation, shard: Arro
         )  # fmt: skip
 
 
-def map_lengths(root: Path, manifest: Manifest, axis: str, engine: Kernel) -> NDArray[Any]:
+def _map_lengths(root: Path, manifest: Manifest, axis: str) -> NDArray[Any]:
     """Map the lengths along an axis; their values are not checked."""
     lengths_file = manifest.lengths[axis]
     dtype = np.dtype(lengths_file.dtype).newbyteorder("<")
     location = locate_lengths(root, manifest, axis)
     bytes_ = manifest.sequences * dtype.itemsize
-    return np.frombuffer(map_file(root, lengths_file.file, bytes_, location, engine), dtype=dtype)
+    return np.frombuffer(map_file(root, lengths_file.file, bytes_, location), dtype=dtype)
 
 
-def check_total_timesteps(
-    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str
-) -> None:
-    """Raise if lengths do not fit the shards: batches are allocated by the lengths.
+def check_lengths(lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str) -> None:
+    """Compare the lengths along an axis with their checksum, and their sum with the shards.
+
+    Batches are allocated by the lengths.
 
     Raises:
-        CorruptShardError: If lengths and shards differ.
+        CorruptShardError: If either differs.
     """
+    _check_lengths_checksum(lengths, root, manifest, axis)
     total = sum(shard.timesteps[axis] for shard in manifest.shards)
     longest, found = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.uint64))
     if longest > total or found != total:
@@ -332,19 +338,14 @@ def check_total_timesteps(
         )  # fmt: skip
 
 
-def check_lengths_checksum(
-    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str, engine: Kernel
+def _check_lengths_checksum(
+    lengths: NDArray[Any], root: Path | str, manifest: Manifest, axis: str
 ) -> None:
-    """Compare the checksum of the lengths along an axis.
-
-    Raises:
-        CorruptShardError: If it differs.
-    """
     expected, spec = manifest.lengths[axis].checksum, manifest.checksums
     if spec is None or expected is None:
         return
     computed = np.empty(1, dtype=np.uint32)
-    engine.checksums(lengths, np.array([0, lengths.nbytes]), computed, spec.algorithm)
+    get_kernel().checksums(lengths, np.array([0, lengths.nbytes]), computed, spec.algorithm)
     found = int(computed[0])
     if found != expected:
         raise replace(
@@ -406,20 +407,15 @@ def _open(
     root: Path, manifest: Manifest, verify: str, bits: SharedBits | None, fingerprint: str
 ) -> ShardStore:
     """Open a store by its manifest; ``bits`` are those of the process that pickled the store."""
-    mapped = map_files(root, manifest, get_kernel(), verify=verify != "off")
-    if verify == "first_read":
-        bits = SharedBits.reuse(bits, count_checksums(manifest), fingerprint)
-    bits_in_use = bits if verify == "first_read" else None
-    names = [shard.file for shard in manifest.shards]
-    offsets = [0, *itertools.accumulate(shard.sequences for shard in manifest.shards)]
-    locate = functools.partial(_locate_shard, str(root), names)
-    layout = ShardLayout(str(root), names, offsets, mapped.lengths_of, locate)
-    checksums = load_checksums(manifest, mapped, bits_in_use) or {}
+    mapped = map_files(root, manifest, verify=verify != "off")
+    bits = choose_bits(verify, bits, manifest, fingerprint)
+    layout = make_layout(str(root), manifest, mapped.lengths_of)
+    checksums = load_checksums(manifest, mapped.checksums, mapped.lengths_of, bits)
     fields = build_fields(manifest, layout, mapped.shards, checksums)
     info = StoreInfo(
         label="ArrowStore", location=str(root), fields=manifest.fields, verify=verify,
-        bits=bits_in_use, manifest=manifest, folder=root, make_fingerprint=lambda: fingerprint,
-        reopen=lambda _: (_reopen, (str(root), verify, bits_in_use, fingerprint)),
+        bits=bits, manifest=manifest, folder=root, make_fingerprint=lambda: fingerprint,
+        reopen=lambda _: (_reopen, (str(root), verify, bits, fingerprint)),
         populate=functools.partial(_populate, manifest, mapped, fields),
         linked_axes=manifest.linked_axes,
     )  # fmt: skip
@@ -457,10 +453,6 @@ def _populate(
                 low, high = int(begins[low]), int(ends[high - 1])
             until = min(position + high * source.width, position + size)
             engine.populate(mapping, position + max(0, low) * source.width, until)
-
-
-def _locate_shard(location: str, names: Sequence[str], shard: int) -> DataLocation:
-    return DataLocation(dataset=location, shard=shard, file=names[shard], verify=True)
 
 
 def _make_no_folder_error(root: Path) -> DataError:

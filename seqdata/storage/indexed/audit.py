@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import (
     CorruptSampleError,
-    CorruptShardError,
     DataError,
     FingerprintMismatch,
     IncompleteDatasetError,
@@ -27,10 +27,12 @@ from seqdata.storage.indexed.opened_files import check_content, check_size
 from seqdata.storage.indexed.shard_index import FieldIndex, ShardIndex
 from seqdata.storage.indexed.shards import Shard
 from seqdata.storage.integrity.audit import (
+    INTACT_SEQUENCES,
     AuditFinding,
     AuditReport,
     FindingCollector,
-    check_shard_index,
+    make_digest_error,
+    select_shards,
 )
 from seqdata.storage.local_files import FolderListings
 from seqdata.storage.remote.options import Remote
@@ -64,8 +66,7 @@ def audit_files(
     """
     found = find_shards(location, file_format, remote)
     shards, location = found.shards, redact_url(location)
-    check_shard_index(shard, len(shards))
-    chosen = list(enumerate(shards)) if shard is None else [(shard, shards[shard])]
+    chosen = select_shards(shards, shard)
     gone = _find_gone(chosen)
     total = sum(shard.size() for number, shard in chosen if number not in gone)
     first = (
@@ -151,28 +152,32 @@ def _audit_shard(
     first: int,
     repaired: list[tuple[Shard, ShardIndex]] | None,
 ) -> AuditReport:
-    """Return the report of a file; a new index is added to ``repaired``, if that is given."""
-    number = location.shard or 0
-    try:
-        content = shard.content(location, ahead=True)
-    except DataError as error:
-        return _make_report(shard.name, number, 0, 0, [error], "structure")
+    """Return the report of a file; a new index is added to ``repaired``, if that is given.
+
+    Of a file without a usable index only the structure can be checked.
+    """
+    findings = FindingCollector()
+    report = partial(findings.report, file=shard.name, shard=location.shard)
+    content = findings.attempt(lambda: shard.content(location, ahead=True))
+    if content is None:
+        return report(sequences=0, bytes=0, by="structure")
     found, wrong = _load_index(shard, location, index, file_format, content)
-    if found is None and repaired is not None:
-        count, modified = 0, find_modified(shard, file_format)
-        try:
-            found = file_format.make_index(content, shard.name, location, shard.read_sibling)
-            found, count = replace(found, modified=modified), len(found)
-            check_listed(location, index.listed(shard), found)
-        except DataError as damage:
-            return _make_report(shard.name, number, count, len(content), [damage], "structure")
-        repaired.append((shard, found))
-        wrong = None
+    if wrong is not None and (found is not None or repaired is None):
+        findings.add(wrong)
     if found is None:
-        return _audit_structure(shard, location, file_format, content, wrong)
-    damages = [] if wrong is None else [wrong]
-    damages += _find_damage(content, found, location, file_format, first)
-    return _make_report(shard.name, number, len(found), len(content), damages, "checksums")
+        modified = find_modified(shard, file_format)
+        found = findings.attempt(
+            lambda: file_format.make_index(content, shard.name, location, shard.read_sibling)
+        )
+        if found is not None and repaired is not None:
+            made, listed = replace(found, modified=modified), index.listed(shard)
+            findings.attempt(lambda: check_listed(location, listed, made))
+        if repaired is None or found is None or findings.damages:
+            return report(sequences=len(found or ()), bytes=len(content), by="structure")
+        repaired.append((shard, made))
+    for error in _find_damage(content, found, location, file_format, first):
+        findings.add(error)
+    return report(sequences=len(found), bytes=len(content), by="checksums")
 
 
 def _load_index(
@@ -213,23 +218,6 @@ def _load_index(
     return found, None
 
 
-def _audit_structure(
-    shard: Shard,
-    location: DataLocation,
-    file_format: IndexedFormat,
-    content: NDArray[np.uint8],
-    error: DataError | None,
-) -> AuditReport:
-    """Return the report of a file without a usable index: only its structure can be checked."""
-    errors = [] if error is None else [error]
-    count = 0
-    try:
-        count = len(file_format.make_index(content, shard.name, location, shard.read_sibling))
-    except DataError as damage:
-        errors.append(damage)
-    return _make_report(shard.name, location.shard or 0, count, len(content), errors, "structure")
-
-
 def _find_damage(
     content: NDArray[np.uint8],
     index: ShardIndex,
@@ -241,32 +229,20 @@ def _find_damage(
     found = compute_sha256(content)
     if found == index.sha256:
         return []
-    names = list(index.members)
-    places = [(index.members[name].begins, index.members[name].sizes) for name in names]
-    errors: list[DataError] = []
-    for name, (sums, _) in zip(
-        names, compute_checksums(content, places, index.algorithm), strict=True
-    ):
-        members = index.members[name]
-        for bad in np.flatnonzero(sums != members.sums).tolist():
-            errors.append(
-                _make_mismatch(index, members, name, bad, int(sums[bad]), location, first)
-            )
+    places = [(members.begins, members.sizes) for members in index.members.values()]
+    computed = compute_checksums(content, places, index.algorithm)
+    errors: list[DataError] = [
+        _make_mismatch(index, members, name, bad, int(sums[bad]), location, first)
+        for (name, members), (sums, _) in zip(index.members.items(), computed, strict=True)
+        for bad in np.flatnonzero(sums != members.sums).tolist()
+    ]
     if errors:
         return errors
     try:
         file_format.scan(content, location)
     except DataError as error:
         return [error]
-    return [
-        replace(location, offset=0, length=len(content)).make_error(
-            CorruptShardError,
-            f"must have sha256 {index.sha256[:16]}, but has {found[:16]}. No sequence is damaged, "
-            "but other readers may need the rest: restore it",
-            expected=index.sha256,
-            found=found,
-        )
-    ]
+    return [make_digest_error(location, len(content), index.sha256, found, INTACT_SEQUENCES)]
 
 
 def _make_mismatch(
@@ -296,12 +272,3 @@ def _make_mismatch(
         "Restore it",
         expected=f"{must:08x}", found=f"{found:08x}",
     )  # fmt: skip
-
-
-def _make_report(
-    name: str, number: int, count: int, size: int, errors: Sequence[DataError], by: str
-) -> AuditReport:
-    findings = FindingCollector()
-    for error in errors:
-        findings.add(error)
-    return findings.report(file=name, shard=number, sequences=count, bytes=size, by=by)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,11 @@ from seqdata.errors import DecodeError
 from seqdata.index import DEFAULT_AXIS
 from seqdata.protocols import Field
 from seqdata.storage.columns import BufferSource, IndexedValues
-from seqdata.storage.data_location import DataLocation, ShardLayout, narrow_lengths, quote
+from seqdata.storage.data_location import DropFn, ShardLayout, narrow_lengths, quote
 from seqdata.storage.decoded_source import DecodedColumn, DecodedSource, UnitCache
 from seqdata.storage.fields import RAW, TEXT, ShardExtents, field_width
 from seqdata.storage.indexed.indexed_format import IndexedField
-from seqdata.storage.indexed.opened_files import OpenedFiles, release_nothing, shard_offsets_of
+from seqdata.storage.indexed.opened_files import OpenedFiles, shard_offsets_of
 from seqdata.storage.indexed.shard_index import (
     FieldIndex,
     NumberedIds,
@@ -34,9 +34,6 @@ from seqdata.storage.indexed.shard_index import (
 )
 from seqdata.storage.indexed.shards import MANY
 from seqdata.storage.integrity.verify import FieldChecksums
-from seqdata.storage.remote.options import Remote
-from seqdata.storage.remote.remote_files import FileStat, RemoteFiles
-from seqdata.storage.shards_on_demand import DropFn, OpenShard
 from seqdata.storage.shared_memory import SharedBits
 from seqdata.storage.store import FieldSource, StoreFields
 from seqdata.storage.text_bytes import TextSource
@@ -58,7 +55,7 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FileFields:
-    """The fields of a store of files: ``RemoteShards``, where some are behind URLs.
+    """The fields of a store of files: ``ShardFields``, where some are behind URLs.
 
     Attributes:
         files: The files.
@@ -67,7 +64,6 @@ class FileFields:
         extents: Name of values in indexes -> their extents, for each file.
         checksums: Name of values in indexes -> their checksums.
         bits: The bits of verified checksums, for first_read.
-        file_stats: File -> its size and tag when it was first read by ranges.
     """
 
     files: OpenedFiles
@@ -76,7 +72,6 @@ class FileFields:
     extents: Mapping[str, Sequence[ShardExtents]]
     checksums: Mapping[str, FieldChecksums]
     bits: SharedBits | None
-    file_stats: dict[int, FileStat] = field(default_factory=dict)
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -88,84 +83,34 @@ class FileFields:
         """The ids of sequences, from the indexes."""
         return self.files.ids
 
-    @property
-    def remote(self) -> Remote:
-        """Options of reading files behind URLs."""
-        return self.files.remote
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """File -> its bytes."""
-        return self.files.sizes
-
-    def file(self, number: int) -> tuple[RemoteFiles, str] | None:
-        """Return the folder and the name of a remote file; None if the file is local."""
-        return self.files.file(number)
-
-    def locate_shard(self, number: int) -> DataLocation:
-        """Return the location of a file, for an error."""
-        return self.files.locate_shard(number)
-
-    def check(self, number: int) -> FileStat:
-        """Compare the size and both ends of a file behind a URL; see ``RemoteShards``."""
-        return self.files.check(number)
-
     def opens_for_texts(self, number: int) -> bool:
         """Return True: strings are read as any other field."""
         del number
         return True
 
-    def open_shard(self, number: int, release: Callable[[], None]) -> OpenShard:
-        """Open a file, fetched whole where it is not on this machine; see ``RemoteShards``."""
-        content = self.files.content(number, release)
-        drop = partial(self.files.drop_copy, number)
-        return OpenShard(number, self._build_fields(number, content, drop, self.checksums))
-
-    def download(self, number: int) -> None:
-        """Download a file into the cache, without closing another one to make room."""
-        self.files.content(number, release_nothing)
-
-    def build_fields(self, number: int, content: Any, drop: DropFn) -> StoreFields:
-        """Return fields over a file of which some ranges are present; see ``RemoteShards``."""
-        verified = {  # whatever the bits say
-            member: replace(checksums, bits=None) for member, checksums in self.checksums.items()
-        }
-        return self._build_fields(number, self.files.view(number, content), drop, verified)
-
-    def join(self, shards: Sequence[OpenShard]) -> None:
-        """Return None: each file is read by itself."""
-        del shards
-
-    def map_all(self) -> StoreFields:
-        """Return the fields over all files, which are mapped now."""
-        contents = tuple(map(self.files.content, range(len(self.files.shards))))
-        sources = {
-            name: _make_source(
-                self.files, range(len(contents)), self.layout, indexed, contents,
-                self.extents[indexed.member], self.checksums.get(indexed.member),
-            )
-            for name, indexed in self.indexed_fields.items()
-        }  # fmt: skip
-        return StoreFields(self.layout, sources, self.ids)
-
-    def _build_fields(
-        self,
-        number: int,
-        content: NDArray[np.uint8],
-        drop: DropFn,
-        checksums: Mapping[str, FieldChecksums],
+    def build_fields(
+        self, shards: range, contents: Sequence[Any], drop: DropFn, *, reuses_bits: bool = True
     ) -> StoreFields:
-        """Return the fields of one file over its bytes; errors keep the store's numbers."""
-        layout = _select_shard(self.files, self.layout, number, drop)
+        """Return the fields over the bytes of some files; see ``ShardFields``."""
+        layout = self.layout.select(shards, drop)
+        checksums = {name: each.select(shards) for name, each in self.checksums.items()}
+        if not reuses_bits:
+            checksums = {name: replace(each, bits=None) for name, each in checksums.items()}
         sources = {
             name: _make_source(
-                self.files, range(number, number + 1), layout, indexed, (content,),
-                [self.extents[indexed.member][number]],
-                _select_checksums(checksums.get(indexed.member), number),
+                self.files, shards, layout, indexed, contents,
+                self.extents[indexed.member][shards.start : shards.stop],
+                checksums.get(indexed.member),
             )
             for name, indexed in self.indexed_fields.items()
         }  # fmt: skip
         return StoreFields(layout, sources, None)
+
+    def map_all(self) -> StoreFields:
+        """Return the fields over all files, which are mapped now."""
+        files = range(len(self.files.shards))
+        contents = list(map(self.files.content, files))
+        return replace(self.build_fields(files, contents, self.files.drop_copy), ids=self.ids)
 
 
 def make_file_fields(
@@ -194,12 +139,12 @@ def make_file_fields(
     )
 
     def open_values(indexed: IndexedField, shard: int) -> Callable[[int], int]:
-        content = files.read_extents(shard, extents[indexed.member][shard])
-        drop = partial(files.drop_copy, shard)
+        verified, one = checksums.get(indexed.member), range(shard, shard + 1)
+        its_extents = extents[indexed.member][shard]
         source = _make_decoded(
-            range(shard, shard + 1), _select_shard(files, bare, shard, drop), indexed, (content,),
-            [extents[indexed.member][shard]],
-            _select_checksums(checksums.get(indexed.member), shard),
+            one, bare.select(one, files.drop_copy), indexed,
+            (files.read_extents(shard, its_extents),), [its_extents],
+            None if verified is None else verified.select(one),
         )  # fmt: skip
         return lambda at: len(source.decode(at).values)
 
@@ -221,31 +166,6 @@ def make_file_fields(
     return FileFields(
         files=files, indexed_fields=by_name, layout=layout, extents=extents, checksums=checksums,
         bits=bits,
-    )  # fmt: skip
-
-
-def _select_shard(files: OpenedFiles, layout: ShardLayout, shard: int, drop: DropFn) -> ShardLayout:
-    """Return the layout of one file; errors keep the store's numbers."""
-    first, stop = files.starts[shard : shard + 2]
-    location = files.locate_shard(shard)
-    return replace(
-        layout,
-        shards=files.names[shard : shard + 1],
-        shard_offsets=[0, stop - first],
-        lengths_of={axis: lengths[first:stop] for axis, lengths in layout.lengths_of.items()},
-        first_sequence=first,
-        locate_shard=lambda _: location,
-        drop_copy=lambda _: drop(),
-        find_id=lambda number: files.find_id(first + number),
-    )
-
-
-def _select_checksums(checksums: FieldChecksums | None, shard: int) -> FieldChecksums | None:
-    if checksums is None:
-        return None
-    return replace(
-        checksums, values=(checksums.values[shard],), offsets=(checksums.offsets[shard],),
-        files=(checksums.files[shard],), bit_offsets=(checksums.bit_offsets[shard],),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from seqdata.storage.fields import ShardExtents
 from seqdata.storage.indexed.shard_index import ENDS, FieldIndex, FormatIdentity, ShardIndex
 from seqdata.storage.indexed.shards import RemoteShard, Shard
 from seqdata.storage.remote.file_cache import CacheFullError
+from seqdata.storage.remote.open_shards import release_nothing
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.range_cache import (
     RangeDownload,
@@ -179,7 +180,7 @@ class OpenedFiles:
         return self.view(number, content)
 
     def check(self, number: int) -> FileStat:
-        """Compare the size and both ends of a file behind a URL; see ``RemoteShards``."""
+        """Compare the size and both ends of a file behind a URL; see ``ShardFiles``."""
         file, index, location = self.file(number), self.indexes[number], self.locate_shard(number)
         if file is None:
             raise ValueError(f"shard {number}: must be a remote file, but is on this machine")
@@ -202,10 +203,6 @@ class OpenedFiles:
 def shard_offsets_of(indexes: Sequence[ShardIndex]) -> list[int]:
     """Return file -> its first sequence, with the total at the end."""
     return [0, *itertools.accumulate(map(len, indexes))]
-
-
-def release_nothing() -> None:
-    """Close no shard, although a download may need its room in the cache."""
 
 
 def check_content(

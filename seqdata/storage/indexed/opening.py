@@ -188,7 +188,7 @@ def _make_reader(fields: FileFields) -> ShardReader:
         return SmallFiles(fields)
     if all(shard.is_local for shard in files.shards):
         return fields.map_all()
-    return ShardsOnDemand(fields)
+    return ShardsOnDemand(files, fields)
 
 
 def _describe(options: Options, fields: FileFields) -> StoreInfo:

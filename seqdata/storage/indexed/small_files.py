@@ -28,7 +28,7 @@ from seqdata.storage.indexed.shards import LocalShard
 from seqdata.storage.integrity.verify import FieldChecksums
 from seqdata.storage.local_files import open_file
 from seqdata.storage.remote.range_cache import allocate_sparse
-from seqdata.storage.store import check_request, make_full_spans
+from seqdata.storage.store import LocalShards, check_request, make_full_spans
 from seqdata.storage.text_bytes import TextBytes, TextSource, concat_texts
 
 _ALIGNED = 8
@@ -90,14 +90,12 @@ class _Needed:
         return rows
 
 
-class SmallFiles:
+class SmallFiles(LocalShards):
     """The files of a store, read batch by batch.
 
     Args:
         fields: The fields of the store.
     """
-
-    is_local = True
 
     def __init__(self, fields: FileFields) -> None:
         self.layout = fields.layout
@@ -111,16 +109,6 @@ class SmallFiles:
             name: join_fields([index.members[name] for index in fields.files.indexes])
             for name in dict.fromkeys(indexed.member for indexed in self._by_name.values())
         }
-
-    def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Return True: nothing is read ahead, so more may be announced."""
-        del numbers
-        return True
-
-    def estimate_fetches(self, batches: int, rows: float) -> float:
-        """Return 1: nothing is fetched."""
-        del batches, rows
-        return 1.0
 
     def texts(self, name: str) -> TextSource | None:
         """Return the strings of a field; None: there is no field of strings with this name."""
@@ -140,9 +128,7 @@ class SmallFiles:
         store_layout, names = self.layout, list(fields)
         check_request(store_layout, self._fields, spans, names, axis)
         numbers = np.ascontiguousarray(spans[:, 0])
-        outside = (numbers < 0) | (numbers >= len(store_layout))
-        if outside.any():
-            store_layout.find_shard(int(numbers[outside][0]))  # raises
+        store_layout.check_numbers(numbers)
         needed = [self._find_needed(self._by_name[name], spans, axis) for name in names]
         memory = self._read_ranges(numbers, needed)
         along: dict[str | None, NDArray[np.int64]] = {axis: spans}

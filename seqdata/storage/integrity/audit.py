@@ -5,23 +5,30 @@ A store without checksums is audited by reading all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from seqdata.errors import ConfigError, DataError, Detail
+from seqdata.errors import ConfigError, CorruptShardError, DataError, Detail
 from seqdata.protocols import Store
+from seqdata.storage.data_location import DataLocation
 from seqdata.storage.fields import default_axis
 from seqdata.storage.local_files import write_atomically
 
 MAX_FINDINGS = 1000
 """Findings that a report lists; it counts all."""
 
+INTACT_SEQUENCES = "No sequence is damaged, but other readers may need the rest: restore it"
+"""Advice about a file of which only bytes between the sequences differ."""
+
 _MAX_COPIED_BYTES = 1 << 20  # bytes
 BytesProgressFn = Callable[[int], None]
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 _SEQUENCES_PER_READ = 256  # sequences
 
 
@@ -75,30 +82,60 @@ class FindingCollector:
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(AuditFinding(str(error), dict(error.details)))
 
-    def run_check(self, check: Callable[[], None]) -> bool:
-        """Call a check that raises; return whether it found nothing."""
+    def attempt(self, function: Callable[[], ResultT]) -> ResultT | None:
+        """Return the result of a function; None if it raised an error, which becomes a finding."""
         try:
-            check()
+            return function()
         except DataError as error:
             self.add(error)
-            return False
-        return True
+            return None
 
     def report(self, **details: Any) -> AuditReport:
         """Return the report of the file, with the other attributes of a report."""
         return AuditReport(damages=self.damages, findings=tuple(self.findings), **details)
 
 
-def check_shard_index(shard: int | None, count: int) -> None:
-    """Raise if there is no such shard; None stands for all.
+def select_shards(shards: Sequence[ItemT], shard: int | None) -> list[tuple[int, ItemT]]:
+    """Return the shards to audit, with their indices.
+
+    Args:
+        shards: All shards.
+        shard: The index of a single one; None: all.
 
     Raises:
         ConfigError: If the shard does not exist.
     """
-    if shard is not None and not 0 <= shard < count:
+    if shard is None:
+        return list(enumerate(shards))
+    if not 0 <= shard < len(shards):
         raise ConfigError(
-            f"verify: the shard must be in [0, {count}), but is {shard}. Choose another index"
+            f"verify: the shard must be in [0, {len(shards)}), but is {shard}. Choose another index"
         )
+    return [(shard, shards[shard])]
+
+
+def audit_in_threads(
+    audit: Callable[[ItemT], AuditReport], items: Iterable[ItemT], threads: int
+) -> Iterator[AuditReport]:
+    """Audit files in several threads; yield their reports, in order."""
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        reports = [pool.submit(audit, item) for item in items]
+        try:
+            for future in reports:
+                yield future.result()  # ends: files are read, and every request has a timeout
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def make_digest_error(
+    location: DataLocation, size: int, expected: str, found: str, advice: str
+) -> CorruptShardError:
+    """Return the error about a file whose bytes have another SHA-256."""
+    return replace(location, offset=0, length=size).make_error(
+        CorruptShardError,
+        f"must have sha256 {expected[:16]}, but has {found[:16]}. {advice}",
+        expected=expected, found=found,
+    )  # fmt: skip
 
 
 def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,14 @@ class FieldChecksums:
     bits: Any | None
     bit_offsets: tuple[int, ...]
     lengths: NDArray[Any] | None
+
+    def select(self, shards: range) -> FieldChecksums:
+        """Return the checksums of some shards, of a field without ``lengths``."""
+        chosen = slice(shards.start, shards.stop)
+        return replace(
+            self, values=self.values[chosen], offsets=self.offsets[chosen],
+            files=self.files[chosen], bit_offsets=self.bit_offsets[chosen],
+        )  # fmt: skip
 
     @property
     def kernel_arguments(self) -> KernelChecks:

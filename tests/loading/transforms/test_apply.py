@@ -295,7 +295,7 @@ def test_a_length_that_was_not_planned_is_an_error_naming_the_sequence():
             other(lambda n: n / 2),
             r"other.<locals>.transform: `.lengths` must .* float64 of shape \(4",
         ),
-        (other(lambda n: n[1:]), r"of shape \(4,\), but returned int64 of shape \(3,\). Div"),
+        (other(lambda n: n[1:]), r"of shape \(4,\), but returned int64 of shape \(3,\). Return an"),
         (
             other(lambda n: n - 5),
             "`.lengths` must return at least 0, but returned -4 for length 1. Use np.max",
@@ -321,15 +321,15 @@ def test_a_plan_is_of_the_lengths_that_a_transform_says():
 @pytest.mark.parametrize(
     ("transform", "shift", "message"),
     [
-        (lambda s, r: {**s, "more": s["x"]}, 1, r"with 2 fields on axis 'time' from .* \(x, more"),
-        (lambda s, r: {"y": 3}, 1, r"with 0 fields on axis 'time' from the transform \(none\)"),
+        (lambda s, r: {**s, "more": s["x"]}, 1, r"there are x, more. Name one, .*=\{'x': 1\}"),
+        (lambda s, r: {"y": 3}, 1, "there are none. Leave `shift` out"),
         (
             lambda s, r: s,
             {"token": 1},
             "axis 'time': no field 'token'. Choose one of x",
         ),
         (lambda s, r: {"targets": s["x"]}, 1, "but the transform returns one"),
-        (lambda s, r: s, -1, "`shift` must be an integer number of timesteps, but is -1"),
+        (lambda s, r: s, -1, "`shift` must be an integer of at least 0 .*, but is -1"),
     ],
 )
 def test_a_shift_names_what_the_transform_gives(transform, shift, message):

@@ -159,6 +159,12 @@ def test_attributes_that_are_invalid_are_refused():
     both.lengths, both.max_length = None, 7
     with pytest.raises(ConfigError, match=r"`.max_length` must be a function, but is 7"):
         Loader(ROWS, Fixed(4), transform=both)
+    both.max_length = lambda lengths: lengths.sum()
+    with pytest.raises(ConfigError, match=r"`.max_length` must return integers .*Return an"):
+        Loader(ROWS, Fixed(4), transform=both)
+    both.max_length = lambda lengths: -lengths
+    with pytest.raises(ConfigError, match=r"`.max_length` must return at least 0"):
+        Loader(ROWS, Fixed(4), transform=both)
 
 
 @pytest.mark.parametrize("name", ["lengths", "max_length"])

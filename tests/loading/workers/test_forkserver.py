@@ -173,7 +173,7 @@ def test_without_a_folder_with_a_short_path_it_says_what_to_set(long_folder, mon
     monkeypatch.setattr(forkserver, "_SHORT_FOLDERS", ("/does/not/exist",))
     monkeypatch.setattr(forkserver, "_get_server", lambda pid: forkserver._Server())
     forkserver._find_short_folder.cache_clear()
-    message = r"cannot start 1 worker processes \(.*: must leave .* Set TMPDIR to a shorter"
+    message = r"cannot start 1 worker processes \(.*: must be at most \d+ bytes .* Set TMPDIR to"
     with pytest.raises(ConfigError, match=message) as caught:
         next(iter(parts.loader(start_method="forkserver")))
     assert "ulimit" not in str(caught.value)

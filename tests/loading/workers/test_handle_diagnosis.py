@@ -102,6 +102,34 @@ def test_the_crew_goes_on_after_an_exception():
         assert len(pids) == 2
 
 
+class Unsendable:
+    def __init__(self):
+        self.content = lambda: None
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, number):
+        return {"x": np.arange(3)}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"transform": At(parts.fails)}, "the store"),
+        ({"collate_fn": lambda items: items}, r"[\w.]*<lambda>"),
+    ],
+)
+def test_what_cannot_be_sent_is_named_alone(options, named):
+    data = Unsendable() if named == "the store" else [[1], [2]]
+    mine = Loader(
+        data, Fixed(1), lengths=[3, 3] if named == "the store" else None, num_workers=1,
+        start_method="spawn", **options,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=rf"loader: {named} cannot be pickled for a worker pro"):
+        list(mine)
+
+
 @pytest.mark.slow
 def test_a_transform_that_does_not_unpickle_in_the_worker_is_an_error_of_its_first_batch():
     message = (
@@ -150,7 +178,7 @@ def test_a_transform_that_cannot_be_sent_is_refused(method):
         start_method=method,
     )  # fmt: skip
     message = (
-        r"loader: .*<lambda>, the store cannot be pickled for a worker process \(.*\). "
+        r"loader: [\w.]*.<locals>.<lambda> cannot be pickled for a worker process \(.*\). "
         r"Define functions in a module, or pass start_method='fork'"
     )
     with pytest.raises(ConfigError, match=message):
@@ -179,8 +207,8 @@ DEATHS = [
     (
         parts.crashes,
         (
-            r"was killed by SIGSEGV at .*: a library that the transform uses crashed: run the "
-            r"transform with num_workers=0"
+            r"was killed by SIGSEGV at .*: compiled code of the transform, dataset or a library "
+            r"crashed: debug it with num_workers=0"
         ),
         {"signal": "SIGSEGV"},
     ),
@@ -278,7 +306,7 @@ WORDS = [
             "of a script under `if __name__ == '__main__':`, or pass start_method='fork'"
         ),
     ),
-    (last(is_ready=False), -11, "was killed by SIGSEGV before it was ready: a library"),
+    (last(is_ready=False), -11, "was killed by SIGSEGV before it was ready: compiled code"),
     (last(), None, "ended with exit code None while it had nothing to do: the"),
     (
         last(batch_sequences=(0, 1)),
@@ -397,8 +425,8 @@ class no_descriptors:
 def test_a_loader_inside_a_worker_of_others_says_what_to_do(monkeypatch):
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     message = (
-        r"loader: `num_workers` must be 0, but is 2 inside another library's worker "
-        r"process. Such a process may not"
+        r"loader: `num_workers` must be 0 in a daemon process, such as a worker of another library"
+        r", but is 2. Such a process may not"
     )
     with pytest.raises(ConfigError, match=message):
         list(loader(num_workers=2))

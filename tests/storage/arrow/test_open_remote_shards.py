@@ -146,8 +146,8 @@ def test_what_the_next_batches_need_is_fetched_ahead(web, local, tmp_path):
     store = open_store(web.url, remote=Remote(cache_dir=tmp_path / "cache"))
     assert store.prefetch(np.array([0, 1])) is True
     assert store.prefetch(np.arange(len(local))) is False or len(local.shards) <= 4
-    wanted = store._reader._shards.make_request(0)
-    assert until(lambda: store._reader._shards._cache.has(wanted))
+    wanted = store._reader._files.make_request(0)
+    assert until(lambda: store._reader._files._cache.has(wanted))
 
 
 READERS = [
