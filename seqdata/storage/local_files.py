@@ -390,7 +390,7 @@ def map_opened(descriptor: int, size: int, location: DataLocation, remedy: str =
         descriptor: The file.
         size: Its size in bytes.
         location: Location of the file, for errors.
-        remedy: What else can be done than to raise the limit that was reached.
+        remedy: Alternative to raising the limit that was reached; begins with ", or".
 
     Raises:
         DataError: If it cannot be mapped.
@@ -398,8 +398,15 @@ def map_opened(descriptor: int, size: int, location: DataLocation, remedy: str =
     try:
         return get_kernel().map_file(descriptor, size) if size else b""
     except OSError as error:
-        found = f"({error.strerror}). Raise {describe_limit(error)}{remedy}"
-        raise location.make_error(DataError, f"cannot be mapped {found}") from error
+        is_limit = error.errno in (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+        advice = (
+            f"Raise {describe_limit(error)}{remedy}"
+            if is_limit
+            else "Copy the file to a disk that supports memory mapping"
+        )
+        raise location.make_error(
+            DataError, f"must be mapped into memory, but cannot be ({error.strerror}). {advice}"
+        ) from error
 
 
 def map_shard(path: Path, location: DataLocation, *, ahead: bool = False) -> NDArray[np.uint8]:

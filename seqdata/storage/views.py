@@ -138,7 +138,7 @@ class SequenceStore(Store):
         Raises:
             IndexError: If the position is out of range.
             UnknownNameError: If the id does not exist; this is also a ``KeyError``.
-            ConfigError: If this is no integer, string or slice, or two sequences have the id.
+            ConfigError: If this is neither integer, string nor slice, or the id is not unique.
             DataError: If the stored data is damaged.
         """
         if isinstance(number, slice):

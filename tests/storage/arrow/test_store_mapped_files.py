@@ -197,7 +197,7 @@ def test_no_memory_to_map_is_an_error_that_says_so(root):
         [sys.executable, "-c", code, str(root)],
         capture_output=True, text=True, timeout=patient(), check=False,
     )  # fmt: skip
-    text = r"cannot be mapped \(Cannot allocate memory\)\. Raise `sysctl vm.max_map_count`"
+    text = r"must be mapped .* \(Cannot allocate memory\)\. Raise `sysctl vm.max_map_count`"
     more = r" \(now \d+\), or `ulimit -v` \(now \d+\), or write the store again"
     assert re.search(text + more, done.stdout)
 
