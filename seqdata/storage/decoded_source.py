@@ -31,7 +31,7 @@ class UnitCache:
 
     Attributes:
         limit: Maximum bytes to keep.
-        count: Maximum number of units to keep; None: any.
+        count: Maximum number of units to keep; None: no maximum.
     """
 
     limit: int = MAX_CACHED_BYTES

@@ -75,9 +75,9 @@ class LocalCopies:
         location: Location of the files, for messages.
         path: Paths for local readers: a file, folder or glob, or several.
         root: The folder of the copies.
-        folder: A folder for what is made of the files, the same for all their versions.
+        folder: Folder for data that is computed from the files; all their versions share it.
         scheme: Scheme of the URLs.
-        versions: Path of each file -> a string that differs from that of any other version.
+        versions: Path of each file -> a string that identifies its version.
         lock: Keeps the folder.
     """
 
@@ -387,7 +387,7 @@ def _lock_complete(
 
 
 def _has_same_tags(skeleton: _Skeleton, chosen: Sequence[str]) -> bool:
-    """Return whether tags of listings are those that are sent for the files, by one of each."""
+    """Return whether servers send the tags of their listings, by one file of each folder."""
     first_of_folder = {
         id(skeleton.files[path][0]): path for path in reversed(chosen) if path not in skeleton.stats
     }

@@ -74,7 +74,7 @@ class PartsStore(ConcatStore):
 
     @property
     def measured_transform(self) -> MeasuredTransform | None:
-        """The transform that all parts carry; None: none does, or they carry different ones."""
+        """The transform that all parts carry; None: there is none, or they differ."""
         return join_transforms(self.stores) if have_common_transform(self.stores) else None
 
     def keys(self, numbers: Any) -> list[str]:

@@ -43,7 +43,7 @@ class SelectedLengths(Mapping[str, NDArray[Any]]):
     Args:
         base: Lengths of the base.
         fields: Only the axes of these fields are shown, if they have any.
-        numbers: int64 (sequences,), the base's numbers; None: all, in its order.
+        numbers: int64 (sequences,), indices in the base; None: all sequences, in its order.
         measured_transform: A transform whose lengths replace those of the base.
     """
 

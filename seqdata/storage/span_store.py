@@ -251,7 +251,7 @@ def locate_in_base(
     Args:
         store: A store, a view, or a part of a split.
         numbers: int64 (n,), indices of its sequences.
-        axis: The axis of timesteps; None: that of each split.
+        axis: The axis of timesteps; None: the axis that each split cuts.
 
     Returns:
         The store; int64 (n,), the index of each sequence there; and int64 (n,), the timestep there

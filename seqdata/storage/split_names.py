@@ -134,7 +134,7 @@ def refuse_dataset_dict(location: str, folder: str, content: bytes, names: Seque
 
 
 def _find_mark(name: str) -> _Mark | None:
-    """Return the mark of the outermost folder that has one, else that of the file."""
+    """Return the mark of the outermost marked folder, else of the file; None if there is none."""
     if not _SIGN.search(name):
         return None
     parts = name.split("/")

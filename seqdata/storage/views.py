@@ -433,7 +433,7 @@ class View(SequenceStore):
 
     @property
     def own_linked_axes(self) -> Mapping[str, Axis] | None:
-        """The clocks that replace those of the base; None: none do."""
+        """The clocks that replace those of the base; None: the base keeps its clocks."""
         return self._linked_axes
 
     def axis_starts(self, axis: str) -> NDArray[np.int64] | None:

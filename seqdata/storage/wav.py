@@ -231,7 +231,7 @@ def _read_layout(content: bytes, order: str) -> _Layout:
 def _find_end(
     file: Readable, layout: _Layout, begin: int, sizes: tuple[int, int], order: str
 ) -> tuple[int, bool]:
-    """Return the end of the samples, and whether it is that of the file: no size is known.
+    """Return the end of the samples, and whether no size is known, so that the file ends them.
 
     Args:
         file: The file.
