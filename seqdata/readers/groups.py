@@ -259,7 +259,7 @@ def refuse_order_alone(order: str | None, group: str | None) -> None:
 def drop_id_column(names: list[str], key: str | None) -> list[str]:
     """Return the names of columns, without ``id`` if another column names sequences.
 
-    A warning says that ``id`` is left out.
+    A warning says that ``id`` is dropped.
 
     Args:
         names: The columns.
@@ -421,7 +421,7 @@ def _refuse_changes(name: str, values: NDArray[Any] | EncodedValues, grouped: Gr
 def _encode_changing(name: str, column: Any, grouped: GroupedRows) -> EncodedValues | None:
     """Return the codes of strings by ``grouped.rows``; None if no group has more than one of them.
 
-    A warning says that bytes that change are left out, as the caller does.
+    A warning says that the caller drops bytes that change.
     """
     from pyarrow import compute
 

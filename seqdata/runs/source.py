@@ -216,7 +216,8 @@ def _compare(name: str, values: Any, condition: Any, field: Any) -> NDArray[np.b
         texts = {str(value) for value in _to_list(condition)}
         return np.fromiter((value in texts for value in values), dtype=bool, count=len(values))
     if isinstance(condition, str) and ".." in condition:
-        start, stop = make_bounds(name, condition, None if field is None else field.logical)
+        logical = None if field is None else field.logical
+        start, stop = make_bounds("datamodule: `where`", name, condition, logical)
         mask = np.ones(len(values), dtype=bool)
         if start is not None:
             mask &= values >= make_limit(start, values.dtype)

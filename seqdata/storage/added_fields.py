@@ -99,7 +99,7 @@ class AddedFields(SequenceStore):
         return get_linked_axes(self._base)
 
     def axis_starts(self, axis: str) -> NDArray[np.int64] | None:
-        """Return the first timestep of each sequence in its recording, int64 (sequences,)."""
+        """Return the first timestep of each sequence in its recording; None: all begin at 0."""
         return get_axis_starts(self._base, axis)
 
     @property
@@ -166,7 +166,7 @@ class AddedFields(SequenceStore):
         return full
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Announce the sequences that will be read to the base, if it prefetches."""
+        """Announce sequences to the base, if it prefetches; return whether it accepts more."""
         base = self._base.base if isinstance(self._base, View) else self._base
         found = self._base.base_numbers(numbers)
         return not isinstance(base, SupportsPrefetch) or base.prefetch(found)
@@ -188,14 +188,24 @@ def add_fields(
         raise ConfigError(must_be("with_fields: `fields`", needed, f"{fields!r:.100}"))
     if get_measured_transform(store) is not None:
         raise ConfigError(
-            "with_fields: fields are added to stored data, but the view carries a transform. "
-            "Add them first, and measure the result"
+            "with_fields: the view must not have a transform, since fields are added to stored "
+            "data, but has one. Add fields first, and call `measure_lengths` on the result"
+        )
+    if not len(store):
+        raise ConfigError(
+            "with_fields: the store must have at least one sequence, but is empty. Check how it "
+            "was selected"
         )
     for name in fields:
-        if name in store.fields or name == ID_FIELD:
+        if name in store.fields:
             raise ConfigError(
                 f"with_fields: field {name!r} must have a new name, but the store has a field of "
                 "this name. Rename it, or choose the others with `select`"
+            )
+        if name == ID_FIELD:
+            raise ConfigError(
+                f"with_fields: field {name!r} must have another name, since the ids of sequences "
+                "are shown by it. Rename it"
             )
     check_axis_names(fields, axes or {})
     wanted: dict[str, str | None] = {}
@@ -245,11 +255,12 @@ def _order_values(store: SequenceStore, name: str, values: Any) -> Any:
             found.append(values[key])
         return found
     count = len(values) if hasattr(values, "__len__") and not isinstance(values, str) else None
-    if count != len(store) or not count:
-        found_text = f"a {type(values).__name__}" if count is None else f"{count} values"
+    if count != len(store):
+        kind = type(values).__name__
+        found_text = f"is of type {kind}" if count is None else f"has {count} values"
         raise ConfigError(
             f"with_fields: field {name!r} must have a value for each of the {len(store)} "
-            f"sequences, but has {found_text}. Pass them in the order of the store, or as a dict "
+            f"sequences, but {found_text}. Pass them in the order of the store, or as a dict "
             "id -> value"
         )
     return values if isinstance(values, np.ndarray | list | tuple) else list(values)

@@ -62,9 +62,9 @@ class ArrayColumn:
             or not 0 <= offsets[0] <= offsets[-1] <= len(out)
         ):
             raise ValueError(
-                f"fill: `out` must be {self.dtype} with ascending bounds inside it, but is "
-                f"{out.dtype} of {len(out)} timesteps with bounds {offsets[:3]}…. Pass such an "
-                "array"
+                f"fill: `out` must be {self.dtype} with {len(self.pieces) + 1} ascending bounds "
+                f"inside it, but is {out.dtype} of {len(out)} timesteps with {len(offsets)} "
+                f"bounds, {offsets[:3]}…. Pass such an array"
             )
         value = 0 if padding is None else np.frombuffer(padding, self.dtype)[0]
         for piece, begin, end in zip(self.pieces, offsets[:-1], offsets[1:], strict=True):

@@ -174,7 +174,7 @@ def is_untyped_list(type_: pa.DataType) -> bool:
 
 
 def find_list_types(schemas: Iterable[pa.Schema]) -> dict[str, pa.DataType]:
-    """Return column -> its first list type among schemas that has a type of values."""
+    """Return column -> the first of its types in schemas that is a list of typed values."""
     return {
         column.name: column.type
         for schema in reversed(list(schemas))
@@ -241,7 +241,8 @@ def convert_column(
         categories: The vocabulary of a column of lists of strings; None: that of ``column``.
 
     Raises:
-        DecodeError: If a value is missing, or text is not UTF-8.
+        DecodeError: If a value is missing, or text is not UTF-8. A missing float of a column of
+            floats becomes NaN, with a warning.
     """
     column_type = infer_column_type(column.type)
     if column_type is None:
@@ -298,7 +299,7 @@ def warn_of_missing(name: str, count: int, rows: int, first: int) -> None:
 
 
 def count_strings(location: DataLocation, column: pa.Array, found: dict[str, None]) -> None:
-    """Add the strings of a column of lists that are not among ``found`` to it, in their order.
+    """Add to ``found`` the strings of a column of lists that it lacks, in order of appearance.
 
     Raises:
         DecodeError: If one is missing.
@@ -338,7 +339,7 @@ def encode_lists(
         categories: The vocabulary; None: the strings of the column, in order of appearance.
 
     Raises:
-        DecodeError: If a value is missing, or no string of the vocabulary.
+        DecodeError: If a value is missing, or is not in the vocabulary.
     """
     import pyarrow as pa
 

@@ -1,6 +1,7 @@
 """Locations of several files as one string: joined by ``::``, and braces as a shell expands them.
 
-``x-{000..017}.tar``, ``{train,val}.bin``. A folder that has such a name itself is meant by it.
+``x-{000..017}.tar``, ``{train,val}.bin``. A path that exists is taken as it is, even if its
+name has such signs.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
 def split_location(location: str) -> list[str]:
     """Return the parts of a location that are joined by ``::``.
 
-    A path that is there is one part, also where its name, or that of a folder above it, has the
-    signs.
+    An existing path is one part, even if its name, or that of a folder above it, has ``::``.
     """
     literal = find_literal(location)
     first, *others = location[len(literal) :].split(JOINED)

@@ -50,7 +50,7 @@ def strip_compression(name: str) -> str:
 
 
 def refuse_repeated(where: str, names: Iterable[str]) -> None:
-    """Raise if a file occurs twice, such as plain and compressed.
+    """Raise if a file is there both plain and compressed, or compressed in two ways.
 
     Args:
         where: The source, for the message.

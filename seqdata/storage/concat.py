@@ -45,7 +45,7 @@ class ConcatStore(SequenceStore):
     A sequence keeps its id if its store has ids; otherwise its index in this store names it.
 
     Args:
-        stores: Stores with the same fields, each with all its sequences.
+        stores: Stores with the same fields.
     """
 
     def __init__(self, stores: Sequence[Store]) -> None:
@@ -162,7 +162,7 @@ class ConcatStore(SequenceStore):
         return reorder_texts(raws, np.concatenate(order)) if raws else concat_texts(())
 
     def has_unique_ids(self, numbers: NDArray[np.int64]) -> bool:
-        """Return whether all sequences have different ids: stores may share some."""
+        """Return whether sequences, by index, have different ids: stores may share some."""
         hashes = np.empty(len(numbers), dtype=np.uint64)
         for first in range(0, len(numbers), _IDS_PER_PASS):
             run = slice(first, first + _IDS_PER_PASS)
@@ -205,7 +205,7 @@ class ConcatStore(SequenceStore):
         return join_columns(found, names, owner, index)
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Announce the sequences that will be read to stores that prefetch."""
+        """Announce sequences to the stores that prefetch; return whether all accept more."""
         more = True
         for owner, _, local in self.split_by_store(numbers):
             store = self._stores[owner]
@@ -247,7 +247,10 @@ class ConcatStore(SequenceStore):
     def split_by_store(
         self, numbers: NDArray[np.int64]
     ) -> Iterable[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Return, per store: its index, positions in the request, and indices of its sequences."""
+        """Yield, for each store that has some of the sequences, where they are.
+
+        That is: its index, their positions in ``numbers``, and their indices in the store.
+        """
         owners = self._find_owners(np.asarray(numbers, dtype=np.int64))
         for owner in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == owner)
@@ -255,9 +258,9 @@ class ConcatStore(SequenceStore):
 
 
 def find_item_stores(store: Store) -> list[DatasetStore]:
-    """Return the Datasets of which a store passes items as they are; empty: it cannot.
+    """Return the stores of Datasets whose items a store can pass as they are; empty if it cannot.
 
-    It cannot where fields are chosen or renamed, sequences are cut, or a transform is carried.
+    It cannot if fields are selected or renamed, sequences are cut, or there is a transform.
     """
     if isinstance(store, View):
         is_whole = store.names is None and store.measured_transform is None
@@ -359,7 +362,7 @@ def have_common_transform(stores: Iterable[Store]) -> bool:
 
 
 def join_transforms(stores: Iterable[Store]) -> MeasuredTransform | None:
-    """Return the transform that all stores carry, with the lengths of all of them."""
+    """Return the common transform of stores, with the lengths of all; None if there is none."""
     carried = [found for store in stores if (found := get_measured_transform(store)) is not None]
     if not carried:
         return None

@@ -206,17 +206,17 @@ class ShardLayout:
         return bisect_right(self.shard_offsets, number) - 1
 
     def check_numbers(self, numbers: NDArray[np.int64]) -> None:
-        """Raise if there is no sequence of an index.
+        """Raise if a sequence does not exist.
 
         Raises:
-            ConfigError: If there is none.
+            ConfigError: If an index is negative, or not below the number of sequences.
         """
         outside = (numbers < 0) | (numbers >= len(self))
         if outside.any():
             self.find_shard(int(numbers[outside][0]))  # raises
 
     def locate_file(self, shard: int) -> DataLocation:
-        """Return the location of a shard, for an error; the dataset's if shards are not files."""
+        """Return the location of a shard for an error, or of the dataset if there are no files."""
         if self.locate_shard is None:
             return DataLocation(dataset=self.location)
         return self.locate_shard(shard)

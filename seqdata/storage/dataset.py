@@ -99,19 +99,20 @@ class DatasetStore(SequenceStore):
         Args:
             dataset: Object with a length and items by index; an item must not change.
             lengths: Number of timesteps of each item, integers (items,); or a function that
-                returns it for an item, which reads every item once.
+                returns it for an item, for which every item is read once.
             names: Names of the parts of items that are tuples; None: ``x``, ``y``, ``z``,
                 ``field3``, ….
-            axes: Field -> None: one value per item, even if its length equals the first item's; or
-                ``time``.
+            axes: Field -> ``time``, or None for one value per item, even if its first dimension is
+                the length of the first item.
             key: The ``str`` field of ids, if there is one.
             progress: Whether to show a progress bar while lengths are counted; None: on a terminal.
-            may_be_opaque: Whether items may be anything, which a ``collate_fn`` takes as it is: the
-                store has no fields if the first item is not made of them.
+            may_be_opaque: Whether items may be of any type, for a ``collate_fn`` that takes them as
+                they are; the store has no fields if the first item does not determine them.
 
         Raises:
-            ConfigError: If lengths, names or axes do not fit.
-            DecodeError: If the first item holds a value that is not an array, number or text.
+            ConfigError: If there is no item, or lengths, names or axes do not fit.
+            DecodeError: If the first item holds a value that is not an array, number, ``str`` or
+                ``bytes``.
 
         Examples:
             >>> items = {0: np.arange(3), 1: np.arange(2)}  # stands for a Dataset
@@ -183,7 +184,7 @@ class DatasetStore(SequenceStore):
     def keys(self, numbers: Any) -> list[str]:
         """Return the ids of items by index, or of a batch's rows.
 
-        Items with an id field are read for them.
+        If items have a field of ids, they are read for this.
         """
         return name_sequences(numbers, self._read_keys)
 

@@ -31,7 +31,11 @@ def check_axes(axes: Any) -> None:
 
 
 def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
-    """Return an item as a dict: a tuple's parts by name, anything else as the field ``x``.
+    """Return an item as a dict: the parts of a tuple by name, any other value as one part.
+
+    Args:
+        item: A dict, which is returned as it is; a tuple; or a value.
+        names: Names of the parts; None: ``x``, ``y``, ``z``, ``field3``, ….
 
     Raises:
         ConfigError: If there are not as many names as parts.
@@ -46,7 +50,7 @@ def as_mapping(item: Any, names: Sequence[str] | None) -> Mapping[str, Any]:
     if len(names) != len(values):
         raise ConfigError(
             f"dataset: an item must have one part for each of {', '.join(names)}, but has "
-            f"{len(values)} parts. Name all of them"
+            f"{len(values)} parts. Pass one name for each part in `names`"
         )
     return dict(zip(names, values, strict=True))
 
@@ -93,10 +97,10 @@ ValueForm = Literal["tensor", "array", "list", "number", "scalar", "text"]
 
 @dataclass(frozen=True, slots=True)
 class ItemForm:
-    """The structure of the items of a Dataset, in which its ``collate_fn`` receives them.
+    """Structure of the items of a Dataset, which its ``collate_fn`` receives in this structure.
 
     Attributes:
-        item_type: ``dict``, ``tuple``, or ``value`` for an item that is one array.
+        item_type: ``dict``, ``tuple``, or ``value`` for an item that is neither.
         values: Field -> the type of its values, in the item's order.
         namedtuple_class: The class of a named tuple; None: a plain tuple.
     """
@@ -116,7 +120,7 @@ class ItemForm:
         return cls("tuple", values, type(item) if hasattr(item, "_fields") else None)
 
     def make_item(self, fields: Mapping[str, Any]) -> Any:
-        """Return an item of this form, with the fields that are present."""
+        """Return an item of this form with the given fields; a dict if the form lacks one."""
         if self.item_type == "dict" or not fields.keys() <= self.values.keys():
             return dict(fields)
         values = [fields[name] for name in self.values if name in fields]
@@ -153,7 +157,8 @@ def infer_item_fields(
     Raises:
         ConfigError: If no field is as long as the item, ``axes`` names an unknown one or another
             axis, or a field of ``time`` is not as long as the item.
-        DecodeError: If a value is not an array, number or text.
+        DecodeError: If a value is not an array, number, ``str`` or ``bytes``, or an array has no
+            numbers per timestep.
     """
     check_axes(axes)
     axis_of = dict(axes or {})
@@ -201,7 +206,7 @@ def check_value(index: int, name: str, value: Any, field: Field, length: int) ->
     """Return an item's value as an array, ``str`` or ``bytes``, if it matches its field.
 
     Raises:
-        DecodeError: If it is not, naming the item.
+        DecodeError: If it does not match; the message names the item.
     """
     kind = kind_of(field)
     if not kind.is_array:

@@ -31,7 +31,7 @@ class UnitCache:
 
     Attributes:
         limit: Maximum bytes to keep.
-        count: Maximum number of units to keep; None: any.
+        count: Maximum number of units to keep; None: no maximum.
     """
 
     limit: int = MAX_CACHED_BYTES
@@ -62,7 +62,7 @@ class DecodedSource:
     Attributes:
         name: Name of the field.
         field: Dtype, shape and axis of the values.
-        layout: The lengths of its sequences, and its units, which are the shards.
+        layout: The lengths of its sequences; its shards are the units, unless there is ``stored``.
         decode: Returns a unit.
         cache: Keeps units; may be shared by the fields of a store.
         stored: The source of the bytes that are decoded, where each unit is the value of one

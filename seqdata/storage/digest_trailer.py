@@ -28,9 +28,11 @@ def add_digest(content: bytes, subject: str) -> bytes:
         subject: The subject of the file: a digest of its sources, or a name. A file about another
             subject is rejected.
 
-    Example:
-        >>> strip_digest(add_digest(b"12", "lengths of a"), "lengths of a") b'12'
-        >>> strip_digest(add_digest(b"12", "lengths of a"), "lengths of b") is None True
+    Examples:
+        >>> strip_digest(add_digest(b"12", "lengths of a"), "lengths of a")
+        b'12'
+        >>> strip_digest(add_digest(b"12", "lengths of a"), "lengths of b") is None
+        True
     """
     return content + _TRAILER % _digest(content, subject)
 
@@ -50,7 +52,7 @@ def has_trailer(raw: bytes) -> bool:
 def read_with_digest(path: Path) -> bytes | None:
     """Return the content of a file that ``write_with_digest`` wrote under this name.
 
-    None if it does not exist, or is damaged: then it is computed again, and this is logged.
+    None if it cannot be read, or its digest line is missing or differs; the latter is logged.
     """
     try:
         raw = path.read_bytes()

@@ -38,7 +38,7 @@ class ValueKind(Protocol):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The names of ``Field.dtype`` that it has."""
+        """Values of ``Field.dtype`` that are of this kind."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class ValueKind(Protocol):
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
-        """Return the object of bytes, or raise ``UnicodeDecodeError``."""
+        """Function from bytes to a value; it may raise ``UnicodeDecodeError``."""
         ...
 
     def stored_dtype(self, field: Field) -> np.dtype[Any]:
@@ -117,16 +117,23 @@ class NumberKind:
         if array.ndim == 0:
             if axes.get(name) is not None:
                 raise ConfigError(
-                    f"`axes`: field {name!r} is one number per sequence, which has no axis; leave "
-                    "it out"
+                    f"`axes`: field {name!r} must not have an axis, since it is one number per "
+                    "sequence; leave it out"
                 )
             return Field(array.dtype.name, (), None, logical)
         axis = axes.get(name, DEFAULT_AXIS)
         shape = array.shape[1:] if axis is not None else array.shape
         field = Field(array.dtype.name, shape, axis, logical)
-        if not 0 < self.width(field) < MAX_WIDTH:
+        per = "sequence" if axis is None else "timestep"
+        if not self.width(field):
             raise FieldMismatch(
-                f"must have at least one number per timestep, but has shape {array.shape}"
+                f"must have at least one number per {per}, but has shape {array.shape}. Leave it "
+                "out"
+            )
+        if self.width(field) >= MAX_WIDTH:
+            raise FieldMismatch(
+                f"must have less than {MAX_WIDTH} bytes per {per}, but has {self.width(field)}. "
+                "Split it into several fields"
             )
         return field
 
@@ -192,7 +199,8 @@ class TextKind(_StoredAsBytes):
             return None
         if axes.get(name) is not None:
             raise ConfigError(
-                f"`axes`: field {name!r} is text, which has no axis; encode it to bytes"
+                f"`axes`: field {name!r} must not have an axis, since it is text; encode it to "
+                "bytes"
             )
         return TEXT
 
@@ -232,7 +240,7 @@ class BytesKind(_StoredAsBytes):
 
 TEXT = Field("str", (), None)
 RAW = Field("bytes", (), None)
-KINDS: tuple[ValueKind, ...] = (TextKind(), BytesKind(), NumberKind())  # the first that can infers
+KINDS: tuple[ValueKind, ...] = (TextKind(), BytesKind(), NumberKind())  # tried in this order
 FIELD_DTYPES = tuple(dtype for kind in (KINDS[-1], *KINDS[:-1]) for dtype in kind.dtypes)
 _KIND_OF = {dtype: kind for kind in KINDS for dtype in kind.dtypes}
 

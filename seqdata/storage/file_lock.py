@@ -73,7 +73,9 @@ def unlock(descriptor: int) -> None:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder; yield False if another one holds it, True where none can.
+    """Hold the lock of a folder; yield False if another process holds it, else True.
+
+    It is also True on a file system without locks.
 
     Raises:
         FileNotFoundError: If it does not exist.
@@ -140,7 +142,7 @@ def _write(descriptor: int, text: str) -> None:
 
 
 def _read_start_time(pid: int) -> str:
-    """Return the start time of a process in the kernel's ticks; ``-`` if it cannot be known."""
+    """Return the start time of a process in ticks; ``dead`` if it ended, ``-`` if not known."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             values = file.read().rpartition(b")")[2].split()

@@ -74,7 +74,8 @@ class FoundFiles:
         names: Paths of the files below the root, in natural order.
         others: Paths of files that are not wanted.
         hidden: Paths of hidden files of the same suffixes as those that are read.
-        repeated: Paths of links to files that are read by another path, or to a folder above.
+        repeated: Paths of links to files or folders that are read by another path, or to a folder
+            above.
         stores: Paths of folders that are stores of seqdata.
         folders: Names of folders that are not searched: those behind a URL.
         url: URL of the folder, without secrets; empty on this machine.
@@ -111,7 +112,7 @@ def _with_size(digits: str) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether a string has the signs of a glob."""
+    """Return whether a string has a wildcard of a glob: ``*``, ``?`` or ``[``."""
     return _MAGIC.search(text) is not None
 
 
@@ -146,7 +147,7 @@ def find_files(
 
     Raises:
         ConfigError: If files are of several splits, or of a table whose log says which are valid,
-            the name of one is not UTF-8, or braces are not balanced.
+            the name of one is not UTF-8, one is named twice, or braces are not balanced.
         DataError: If a folder cannot be read, or a file is not an ordinary one.
         MissingShardError: If a file is a link to nothing.
     """
@@ -479,8 +480,8 @@ def _refuse_table_log(folder: Path, entries: Iterable[os.DirEntry[str]]) -> None
         if entry.name in _TABLE_LOGS and is_folder(entry):
             kind, remedy = _TABLE_LOGS[entry.name]
             raise ConfigError(
-                f"{folder}: must be a folder of which all files are data, but {entry.name!r} says "
-                f"which are: it is a {kind} table. {remedy}"
+                f"{folder}: must be a folder whose files are all data, but is a {kind} table: "
+                f"{entry.name!r} says which files are valid. {remedy}"
             )
 
 

@@ -100,12 +100,12 @@ class Ids(Sequence[str]):
     def find(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the positions of ids, int64 (n,).
 
-        All ids are hashed at the first call. Of a sequence that a view has more than once it is the
-        first position.
+        All ids are hashed at the first call. For a sequence that a view has more than once, the
+        first position is returned.
 
         Raises:
             UnknownNameError: If an id does not exist; it is a ``KeyError``, too.
-            ConfigError: If two sequences share an id, or ``names`` are not strings.
+            ConfigError: If one of the ids belongs to two sequences, or ``names`` are not strings.
         """
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             found = f"{names!r:.80}"
@@ -222,7 +222,7 @@ def check_id_field(store: Store, name: str) -> None:
 
     Raises:
         ConfigError: If there is no such field, or it is not of one string or integer per sequence.
-        DecodeError: If two sequences have one value; the message names both.
+        DecodeError: If two sequences have the same value; the message names both.
     """
     if name not in store.fields:
         raise make_unknown_name_error("id", "field", name, store.fields)
@@ -303,7 +303,7 @@ def count_common_ends(wanted: bytes, texts: TextBytes) -> NDArray[np.int64]:
 
 
 def name_sequences(source: Any, read: Callable[[NDArray[np.int64]], list[str]]) -> list[str]:
-    """Return the ids of a batch's rows, or of sequences by index.
+    """Return the ids of a batch's rows, empty for rows of padding, or of sequences by index.
 
     Args:
         source: A ``SequenceBatch``, whose ``ids`` are indices in the store; or such indices.

@@ -34,8 +34,9 @@ def normalize_sequences(
     """Return one dict per sequence; later items that are not dicts are refused by the packers.
 
     Args:
-        sequences: Dicts; or plain arrays, which become the field ``x``; or a pandas or Polars
-            DataFrame; or one pyarrow Table or RecordBatch, or several of them.
+        sequences: Dicts; or plain arrays, which become the field ``x``; or tuples of arrays, which
+            become ``x``, ``y``, ``z``, ``field3``, …; or a pandas or Polars DataFrame; or one
+            pyarrow Table or RecordBatch, or several of them.
         axes: Field -> axis, as given by the user.
 
     Returns:
@@ -43,7 +44,7 @@ def normalize_sequences(
         value per sequence.
 
     Raises:
-        ConfigError: If ``sequences`` is none of these, or ``axes`` is not a dict.
+        ConfigError: If ``sequences`` is empty or none of these, or ``axes`` is not a dict.
         DecodeError: If a table's column holds nulls or a type that cannot be stored.
     """
     check_axes(axes)
@@ -102,13 +103,13 @@ def _check_first_item(first: Any) -> None:
     """Raise if the first item of an iterable cannot be a sequence.
 
     Raises:
-        ConfigError: If it is a number or a string.
+        ConfigError: If it is a number, a string or a path.
     """
     if isinstance(first, str | os.PathLike):
         raise ConfigError(
             f"`sequences` must hold arrays or dicts, but holds a {type(first).__name__}: "
             f"{str(first)!r:.60}. Encode text as numbers, e.g. np.frombuffer(text.encode(), "
-            "np.uint8); pass paths as a list of them"
+            "np.uint8); open files with `open_store`, given a path or a list of paths"
         )
     if isinstance(first, int | float | np.number) or getattr(first, "ndim", None) == 0:
         raise ConfigError(
@@ -150,7 +151,7 @@ def is_table(value: Any) -> bool:
 
 
 def find_frame_library(value: Any) -> str | None:
-    """Return the library of a DataFrame, by its type's name, so that nothing is imported."""
+    """Return the library of a DataFrame by the name of its type; None if it is not one."""
     for base in type(value).__mro__:
         library = base.__module__.partition(".")[0]
         if base.__name__ == "DataFrame" and library in ("pandas", "polars"):
@@ -241,7 +242,7 @@ def to_arrow_table(frame: Any) -> Any:
 
 @contextmanager
 def _translate_errors(column: Any = None) -> Iterator[None]:
-    """Turn errors of a conversion to Arrow into ours.
+    """Turn errors of a conversion to Arrow into ``DecodeError``.
 
     Raises:
         DecodeError: If a value cannot be converted.

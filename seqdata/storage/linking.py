@@ -38,7 +38,13 @@ class LinkedLengths:
     starts: NDArray[np.int64] | None
 
     def locate(self, bounds: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the boundaries nearest to those of whole recordings, not limited, int64 (n, k)."""
+        """Return the boundaries of this axis that are nearest to planned ones, int64 (n, k).
+
+        Args:
+            bounds: int64 (n, k), boundaries of the planned axis in whole recordings.
+            numbers: int64 (n,), indices of sequences; results count from their first timesteps,
+                and may lie outside of them.
+        """
         found = self.link.positions(bounds)
         return found if self.starts is None else found - self.starts[numbers][:, None]
 
@@ -118,9 +124,9 @@ class AxisLinker:
         return found
 
     def measure_gaps(self, name: str) -> NDArray[np.int64]:
-        """Return how far an axis begins or ends from the planned one, int64 (sequences,).
+        """Return the larger distance of an axis from the planned one, at begin or end.
 
-        In timesteps of the planned axis, at the end where it is more; 0 where that is empty.
+        int64 (sequences,), in timesteps of the planned axis; 0 for sequences without such.
         """
         target = self.targets[name]
         lengths = self.lengths.astype(np.int64)
@@ -171,7 +177,8 @@ def name_axes(
 ) -> dict[str, str | None] | None:
     """Return field -> axis of data in memory, where every field with a clock has an axis.
 
-    The first of these fields runs along ``time``, each other one along an axis of its own name.
+    The first of these fields runs along ``time`` if no field is named to and ``time`` has no clock;
+    each other one runs along an axis of its own name.
 
     Args:
         clocks: Axis or field -> clock.
@@ -197,7 +204,8 @@ def resolve_clocks(
         clocks: Field or axis -> clock.
 
     Raises:
-        ConfigError: If there is no such field or axis, or an axis has two clocks.
+        ConfigError: If there is no such field or axis, an axis has two clocks, or two rates have no
+            simple ratio.
     """
     found: dict[str, Axis] = {}
     said: dict[str, str] = {}

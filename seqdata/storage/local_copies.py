@@ -55,7 +55,10 @@ from seqdata.storage.split_names import DATASET_DICT
 from seqdata.storage.writing.progress import progress_bar
 
 Choose = Callable[[str], Iterable[Path]]
-"""``choose(path)`` returns the files that are read, of empty ones that have the remote names."""
+"""``choose(path)`` returns the files at ``path`` that are read.
+
+They are placeholders: empty files with the names of the remote ones.
+"""
 _MAGIC = re.compile(r"[*?\[]")
 _READ_FIRST = (STATE_FILE, DATASET_DICT)  # small files by which others are chosen
 _MOST_FILES = 1 << 20
@@ -72,9 +75,9 @@ class LocalCopies:
         location: Location of the files, for messages.
         path: Paths for local readers: a file, folder or glob, or several.
         root: The folder of the copies.
-        folder: A folder for what is made of the files, the same for all their versions.
+        folder: Folder for data that is computed from the files; all their versions share it.
         scheme: Scheme of the URLs.
-        versions: Path of each file -> a string that differs from that of any other version.
+        versions: Path of each file -> a string that identifies its version.
         lock: Keeps the folder.
     """
 
@@ -196,8 +199,8 @@ class _Skeleton:
         base = _lay_out(folder)
         if len(self.files) + len(names) > _MOST_FILES:
             raise ConfigError(
-                f"{self.where}: must have at most {_MOST_FILES} files below the folder or before "
-                "the first wildcard, but has more. Name a folder of fewer"
+                f"{self.where}: must have at most {_MOST_FILES} files below the folder, or below "
+                "the folder before the first wildcard, but has more. Name a smaller folder"
             )
         stats = self.listed if is_listed else self.stats
         for name, stat in names.items():
@@ -293,7 +296,7 @@ def _expand(location: str, where: str) -> list[str]:
 
 
 def _list_url(url: str, remote: Remote) -> tuple[str, RemoteFiles, dict[str, FileStat], bool]:
-    """Return the URL of a folder, it, the files in it that may be meant, whether it was listed."""
+    """Return a folder's URL and files, those that a URL may mean, and whether it was listed."""
     scheme, path = check_url(url), _lay_out(url)
     if scheme not in WEB and is_pattern(path):
         folder = _MAGIC.split(url, maxsplit=1)[0].rpartition("/")[0]
@@ -384,7 +387,7 @@ def _lock_complete(
 
 
 def _has_same_tags(skeleton: _Skeleton, chosen: Sequence[str]) -> bool:
-    """Return whether tags of listings are those that are sent for the files, by one of each."""
+    """Return whether servers send the tags of their listings, by one file of each folder."""
     first_of_folder = {
         id(skeleton.files[path][0]): path for path in reversed(chosen) if path not in skeleton.stats
     }

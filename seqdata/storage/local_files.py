@@ -78,7 +78,9 @@ def local_path(location: str | os.PathLike[str]) -> Path:
     """
     text = os.fspath(location)
     if not isinstance(text, str) or not text:
-        raise ConfigError(f"store: location must be a path, but is {text!r}. Pass a folder")
+        raise ConfigError(
+            f"location must be a non-empty string or a path, but is {text!r}. Pass a folder"
+        )
     scheme, separator, _ = text.partition("://")
     if not separator:
         return _check_path(text, text)
@@ -106,7 +108,7 @@ def _check_path(path: str, location: str) -> Path:
         return found
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f"store: location {location!a} must be a path in the encoding of this locale, "
+            f"location {location!a} must be a path in the encoding of this locale, "
             f"{error.encoding}, but has {error.object[error.start : error.end]!a:.50}. Set one of "
             "UTF-8, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1"
         ) from error
@@ -123,7 +125,7 @@ def _check_path(path: str, location: str) -> Path:
     shown = repr(
         location if len(location) <= _MAX_SHOWN_CHARS else f"{location[:_MAX_SHOWN_CHARS]}…"
     )
-    raise ConfigError(f"store: location {shown} {problem}. Check the path")
+    raise ConfigError(f"location {shown} {problem}. Check the path")
 
 
 def check_fingerprint(location: DataLocation, found: str, expected: str) -> None:
@@ -162,8 +164,8 @@ def open_inside(root: Path, name: str, file_kind: str | DataLocation) -> Iterato
         file_kind: The role of the file for messages, such as ``manifest``; or its location.
 
     Raises:
-        MissingShardError: If it does not exist.
-        DataError: If it leads outside of the folder, or is not an ordinary file.
+        MissingShardError: If it does not exist, or is a link to nothing.
+        DataError: If it leads outside of the folder, cannot be opened, or is not an ordinary file.
     """
     path = os.path.join(root, name)
     location = (
@@ -201,9 +203,13 @@ def _measure(descriptor: int, location: DataLocation, remedy: str) -> int:
 
 
 def make_unreadable_error(location: DataLocation, error: OSError) -> DataError:
-    """Return the error of a file or folder that exists, but cannot be opened."""
-    is_descriptor_limit = error.errno in (errno.EMFILE, errno.ENFILE)
-    remedy = f"Raise {describe_limit(error)}" if is_descriptor_limit else "Check its permissions"
+    """Return the error of a file or folder that cannot be opened."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = f"Raise {describe_limit(error)}"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        remedy = "Check its permissions"
+    else:
+        remedy = "Check the path and its disk"
     return location.make_error(
         DataError, f"must be readable, but cannot be opened ({error.strerror}). {remedy}"
     )
@@ -263,12 +269,12 @@ def _open_link(root: Path, name: str, location: DataLocation) -> int:
         )
     try:
         return os.open(target, _OPEN_FLAGS | os.O_NOFOLLOW)
-    except OSError as error:
-        is_gone = isinstance(error, FileNotFoundError)
-        reason = "is a link to nothing" if is_gone else f"cannot be opened ({error.strerror})"
+    except FileNotFoundError as error:
         raise location.make_error(
-            MissingShardError, f"must lead to a file, but {reason}. Restore it"
+            MissingShardError, "must lead to a file, but is a link to nothing. Restore it"
         ) from error
+    except OSError as error:
+        raise make_unreadable_error(location, error) from error
 
 
 @contextmanager
@@ -384,7 +390,7 @@ def map_opened(descriptor: int, size: int, location: DataLocation, remedy: str =
         descriptor: The file.
         size: Its size in bytes.
         location: Location of the file, for errors.
-        remedy: What else can be done than to raise the limit that was reached.
+        remedy: Alternative to raising the limit that was reached; begins with ", or".
 
     Raises:
         DataError: If it cannot be mapped.
@@ -392,8 +398,15 @@ def map_opened(descriptor: int, size: int, location: DataLocation, remedy: str =
     try:
         return get_kernel().map_file(descriptor, size) if size else b""
     except OSError as error:
-        found = f"({error.strerror}). Raise {describe_limit(error)}{remedy}"
-        raise location.make_error(DataError, f"cannot be mapped {found}") from error
+        is_limit = error.errno in (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+        advice = (
+            f"Raise {describe_limit(error)}{remedy}"
+            if is_limit
+            else "Copy the file to a disk that supports memory mapping"
+        )
+        raise location.make_error(
+            DataError, f"must be mapped into memory, but cannot be ({error.strerror}). {advice}"
+        ) from error
 
 
 def map_shard(path: Path, location: DataLocation, *, ahead: bool = False) -> NDArray[np.uint8]:

@@ -256,7 +256,9 @@ def view_integers(array: pa.Array) -> NDArray[np.int64]:
 
 
 def view_numbers(array: pa.Array) -> NDArray[Any]:
-    """Return the numbers of Arrow, (values,), read-only and without a copy where none is null.
+    """Return the numbers of an Arrow array, (values,).
+
+    Integers and floats without nulls are a read-only view; other values are copied.
 
     Arrow's own ``to_numpy`` imports pandas, which takes longer than to open most tables.
     """
@@ -323,7 +325,7 @@ def convert_values(encoded: EncodedValues, logical: LogicalType) -> NDArray[Any]
     """Return integers as another logical type counts them.
 
     Raises:
-        FieldMismatch: If it does not hold them.
+        FieldMismatch: If that type cannot represent them exactly.
     """
     if encoded.logical is logical or encoded.logical == logical:
         return encoded.values

@@ -82,7 +82,8 @@ class MemoryStore(ShardStore):
 
         Raises:
             ConfigError: If there is no sequence, or ``axes`` does not fit.
-            DataError: If a sequence is not like the first one; the message names it.
+            DataError: If a sequence is not like the first one, or two have the same id; the message
+                names them.
             LimitError: If they come from an iterator and do not fit into memory.
 
         Examples:
@@ -110,8 +111,8 @@ class MemoryStore(ShardStore):
                     "a "
                     f"quarter of the free memory, but the first {number + 1:,} take "
                     f"{used_bytes:,} and "
-                    "more follow. Write them once with write_store(location, sequences) and open "
-                    "that, or pass a list; if they never end, cut them with itertools.islice"
+                    "more may follow. Write them once with write_store(location, sequences) and "
+                    "open that, or pass a list; if they never end, cut them with itertools.islice"
                 )
         packed = {name: packer.take() for name, packer in packers.items()}
         found = check_axis_lengths(fields, packed, 0, key)

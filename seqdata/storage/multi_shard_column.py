@@ -137,7 +137,7 @@ def join_columns(
     Args:
         found: Per shard, the columns of its pieces.
         names: Names of the fields.
-        owner: The shard of each piece, integers (n,).
+        owner: The index in ``found`` of the shard of each piece, integers (n,).
         index: The index of each piece in its column, integers (n,).
     """
     columns_of_batch: dict[str, Any] = {}

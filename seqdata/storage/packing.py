@@ -93,7 +93,7 @@ def _refuse_other_values(value: Sequence[Any], array: NDArray[Any]) -> None:
 
 
 def _count_missing(value: Any) -> int:
-    """Return the nulls of an Arrow array, a Polars series or a nullable pandas one; NaN is none."""
+    """Return the nulls of an Arrow array, a Polars series or a nullable pandas one; not its NaN."""
     if hasattr(getattr(value, "dtype", None), "na_value"):
         return int(value.isna().sum())
     count = getattr(value, "null_count", 0)
@@ -383,7 +383,7 @@ def pack_sequences(
     max_sequences: int,
     max_bytes: int,
 ) -> tuple[int, int, tuple[Any, ...] | None]:
-    """Add sequences to the packers while they are plain, up to two bounds.
+    """Add sequences to the packers while the kernel can copy them, up to two bounds.
 
     Returns:
         Their number; their size in bytes; and the rest: a tuple with the sequence that is not

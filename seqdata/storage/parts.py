@@ -52,7 +52,7 @@ class PartsStore(ConcatStore):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """Name -> field, of the fields that all parts have, and have alike."""
+        """Name -> field, of the fields that all parts have with the same dtype and shape."""
         if self._fields is None:
             first, *others = self.stores
             self._fields = {
@@ -74,7 +74,7 @@ class PartsStore(ConcatStore):
 
     @property
     def measured_transform(self) -> MeasuredTransform | None:
-        """The transform that all parts carry; None: none does, or they carry different ones."""
+        """The transform that all parts carry; None: there is none, or they differ."""
         return join_transforms(self.stores) if have_common_transform(self.stores) else None
 
     def keys(self, numbers: Any) -> list[str]:
@@ -135,8 +135,8 @@ def join_parts(parts: Mapping[str, Store], *, read_together: bool = True) -> Par
             differ, and each may carry a transform.
 
     Raises:
-        ConfigError: If there is none, a part is empty, or they cannot be read together since their
-            fields or transforms differ.
+        ConfigError: If there is none, a name is not a string, a part is empty, or they cannot be
+            read together since their fields or transforms differ.
     """
     if not parts:
         raise ConfigError("parts: at least one store must be named, but the mapping is empty.")

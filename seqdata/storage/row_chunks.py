@@ -1,6 +1,6 @@
 """The rows of all sequences of a store in chunks of equal size, wherever sequences begin and end.
 
-A pass over a whole field reads them: of sequences of any length each chunk takes the same memory.
+A pass over a whole field reads them: each chunk takes the same memory, however long sequences are.
 """
 
 from __future__ import annotations

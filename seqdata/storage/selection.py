@@ -43,7 +43,7 @@ class SelectedLengths(Mapping[str, NDArray[Any]]):
     Args:
         base: Lengths of the base.
         fields: Only the axes of these fields are shown, if they have any.
-        numbers: int64 (sequences,), the base's numbers; None: all, in its order.
+        numbers: int64 (sequences,), indices in the base; None: all sequences, in its order.
         measured_transform: A transform whose lengths replace those of the base.
     """
 
@@ -109,7 +109,9 @@ def rename_fields(fields: Mapping[str, Field], names: Any) -> dict[str, str]:
         names: Name -> new name.
 
     Raises:
-        ConfigError: If there is no such field, or two would have the same name.
+        ConfigError: If ``names`` is not a dict of fields and non-empty strings, or two fields would
+            have the same name.
+        UnknownNameError: If there is no such field.
     """
     if not isinstance(names, Mapping):
         raise ConfigError(f"rename: names must be {{'old': 'new'}}, but are {names!r}")
@@ -137,7 +139,7 @@ def check_numbers(numbers: ArrayLike, count: int) -> NDArray[np.int64]:
     Raises:
         ConfigError: If they are not integers in one dimension, or there is no such sequence.
     """
-    number_array = as_numbers("take", numbers, "For True and False use `where`")
+    number_array = as_numbers("take", numbers, "Pass a list such as [0, 2]; for a mask use `where`")
     if len(number_array) and not 0 <= number_array.min() <= number_array.max() < count:
         raise ConfigError(
             f"take: `numbers` must be in [0, {count}), but hold "
@@ -208,9 +210,11 @@ def check_mask(mask: ArrayLike, count: int) -> NDArray[np.bool_]:
     """
     chosen = _to_array(f"where: `mask` must be bool of shape ({count},)", mask)
     if chosen.dtype != np.bool_ or chosen.shape != (count,):
+        is_bool = chosen.dtype == np.bool_
+        remedy = "Pass one bool per sequence" if is_bool else "For numbers use `take`"
         raise ConfigError(
             f"where: `mask` must be bool of shape ({count},), but is {chosen.dtype} of shape "
-            f"{chosen.shape}. For numbers use `take`"
+            f"{chosen.shape}. {remedy}"
         )
     return chosen
 

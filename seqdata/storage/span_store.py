@@ -83,7 +83,7 @@ class SpanStore(SequenceStore):
 
     @property
     def spans(self) -> NDArray[np.int64]:
-        """The base's number, the start and the stop of each sequence, int64 (n, 3)."""
+        """Index in the base, start and stop of each sequence, int64 (n, 3)."""
         return np.stack([self._sequences, self._starts, self._stops], axis=1)
 
     @property
@@ -122,7 +122,8 @@ class SpanStore(SequenceStore):
     def begins_along(self, axis: str) -> NDArray[np.int64]:
         """Return the first timestep of each sequence in the base, int64 (sequences,).
 
-        Of an axis that is not cut, such as one of a transform's results, that of the cut one.
+        For an axis that is not cut, such as that of a transform's results, this is the first
+        timestep along the axis that is cut.
         """
         bounds = self._find_bounds()
         return bounds.get(axis, bounds[self._axis])[0]
@@ -183,7 +184,8 @@ class SpanStore(SequenceStore):
         """Read a batch as columns; see ``protocols.Store.read``.
 
         Raises:
-            ConfigError: If a timestep is outside the span of its sequence.
+            ConfigError: If the axis or a sequence does not exist, or a timestep is outside the span
+                of its sequence.
         """
         bounds = self._find_bounds()
         if axis not in bounds:
@@ -210,7 +212,7 @@ class SpanStore(SequenceStore):
         read = self._base.read(
             spans, [name for name in names if axis_of[name] in (axis, None)], axis=axis
         )
-        for other in {axis_of[name] for name in names} - {axis, None}:  # whole pieces
+        for other in {axis_of[name] for name in names} - {axis, None}:  # whole spans
             own = [name for name in names if axis_of[name] == other]
             begin, end = (bound[numbers] for bound in bounds[str(other)])
             whole = np.stack([spans[:, 0], begin, end], axis=1)
@@ -218,7 +220,7 @@ class SpanStore(SequenceStore):
         return {name: read[name] for name in names}
 
     def prefetch(self, numbers: NDArray[np.int64]) -> bool:
-        """Announce the sequences that will be read to the base, if it prefetches."""
+        """Announce sequences to the base, if it prefetches; return whether it accepts more."""
         base = self._base.base if isinstance(self._base, View) else self._base
         return not isinstance(base, SupportsPrefetch) or base.prefetch(self._find_in_base(numbers))
 
@@ -249,7 +251,7 @@ def locate_in_base(
     Args:
         store: A store, a view, or a part of a split.
         numbers: int64 (n,), indices of its sequences.
-        axis: The axis of timesteps; None: that of each split.
+        axis: The axis of timesteps; None: the axis that each split cuts.
 
     Returns:
         The store; int64 (n,), the index of each sequence there; and int64 (n,), the timestep there
@@ -269,7 +271,7 @@ def locate_in_base(
 
 
 def find_base_name(store: Store, name: str) -> str:
-    """Return the name that a field has in the store that views and splits in time are of."""
+    """Return the name of a field in the base of views, splits in time and added fields."""
     while isinstance(store, View | SpanStore | AddedFields):
         name = store.base_name(name) if isinstance(store, View) else name
         store = store.base
@@ -279,7 +281,7 @@ def find_base_name(store: Store, name: str) -> str:
 def find_contexts(store: Store) -> NDArray[np.int64] | None:
     """Return the timesteps at the start of each sequence that are context, int64 (sequences,).
 
-    They are inputs only, of another part. None: no sequence has any.
+    They belong to another part of the split, and are inputs only. None: no sequence has any.
     """
     if isinstance(store, View):
         contexts = find_contexts(store.base)

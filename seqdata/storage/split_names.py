@@ -1,6 +1,6 @@
 """Splits in the names of files: ``train-00000-of-00002.parquet`` and ``test.parquet`` are two.
 
-Files of several splits are never one dataset: evaluation would be on what was trained on.
+Files of several splits are never one dataset: training data would be evaluated.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def refuse_dataset_dict(location: str, folder: str, content: bytes, names: Seque
 
 
 def _find_mark(name: str) -> _Mark | None:
-    """Return the mark of the outermost folder that has one, else that of the file."""
+    """Return the mark of the outermost marked folder, else of the file; None if there is none."""
     if not _SIGN.search(name):
         return None
     parts = name.split("/")

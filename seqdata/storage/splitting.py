@@ -43,7 +43,8 @@ def split(
     fractions = _check_fractions(parts)
     _check_exclusive("split", by, stratify)
     chosen = np.empty(len(store), dtype=np.min_scalar_type(len(parts)))
-    if exact or stratify is not None:
+    is_exact = exact or stratify is not None
+    if is_exact:
         hashes = hash_sequences("split", store, seed, by)
         classes = None if stratify is None else hash_sequences("split", store, 0, stratify)
         chosen[:] = _assign_exactly(hashes, classes, fractions)
@@ -58,9 +59,10 @@ def split(
     for name, view in views.items():
         if not len(view):
             axis = next(iter(store.lengths_of), "time")
+            other_seed = "" if is_exact else ", try another `seed`"  # exact parts keep their sizes
             raise ConfigError(
                 f"split: part {name!r} must have at least one sequence, but is empty "
-                f"({len(store)} sequences in all). Make its fraction larger, try another `seed`, "
+                f"({len(store)} sequences in all). Make its fraction larger{other_seed}, "
                 f"or cut within every sequence: `along={axis!r}`"
             )
     return views
@@ -82,9 +84,10 @@ def _check_fractions(parts: Any) -> list[float]:
     are_numbers = all(isinstance(fraction, int | float | np.number) for fraction in fractions)
     are_shares = are_numbers and all(0 < fraction < math.inf for fraction in fractions)
     if not are_shares or not abs(sum(fractions) - 1) <= 1e-6:  # not a NaN
+        is_partial = are_shares and sum(fractions) < 1
         raise ConfigError(
             f"split: `parts` must be fractions above 0 that add up to 1, but are {dict(parts)!r}. "
-            "Name the rest, too"
+            f"{'Name the rest, too' if is_partial else 'Change the fractions'}"
         )
     return fractions
 
@@ -156,7 +159,9 @@ def folds(
     """Return the pairs of a cross-validation; see ``seqdata.folds``.
 
     Raises:
-        ConfigError: If there are fewer sequences, or values of ``by``, than folds.
+        ConfigError: If ``count`` is not an integer from 2 to the number of sequences, or of values
+            of ``by``; a field does not exist or has many values; or both ``by`` and ``stratify``
+            are given.
     """
     _check_exclusive("folds", by, stratify)
     if as_integer(count) is None:
@@ -173,7 +178,7 @@ def folds(
         what = "sequences" if by is None else f"values of {by!r}"
         raise ConfigError(
             f"folds: `count` must be in [2, {distinct}], the number of {what}, but is {count!r}. "
-            "Choose fewer folds"
+            "Choose another number of folds"
         )
     return Folds(store, fold, count)
 

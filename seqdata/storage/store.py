@@ -29,7 +29,7 @@ from seqdata.storage.views import SequenceStore
 
 
 class FieldSource(Protocol):
-    """One field of a store, that spans are read of."""
+    """One field of a store, from which spans are read."""
 
     @property
     def field(self) -> Field:
@@ -38,7 +38,7 @@ class FieldSource(Protocol):
 
     @property
     def stored(self) -> BufferSource | None:
-        """The stored bytes that are read for it; None: none are."""
+        """Source of the stored bytes of this field; None: no stored bytes are read for it."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class ShardReader(Protocol):
 
     @property
     def ids(self) -> TextSource | None:
-        """The ids of the sequences; None: their indices."""
+        """The ids of the sequences; None: there are none, and indices name sequences."""
         ...
 
     @property
@@ -97,13 +97,13 @@ def add_ids(layout: ShardLayout, ids: TextSource) -> ShardLayout:
 
     Args:
         layout: Shards, lengths and ids of the sequences.
-        ids: The field of ids, over a layout without.
+        ids: Source of the ids, made over a layout without ``find_id``.
     """
 
     def find_id(number: int) -> str | None:
         try:
             return str(ids.take([number])[0]) if ids.is_readable(number) else None
-        except DataError:  # an error is being made already, about more than its name
+        except DataError:  # an error is being made, which matters more than the id in it
             return None
 
     return replace(layout, find_id=find_id)
@@ -167,14 +167,14 @@ class LocalShards:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreFields(LocalShards):
-    """The fields of a store, or of some shards, over all their bytes.
+    """The fields of a store, or of some shards, whose bytes are all on this machine.
 
     Implements ``ShardReader``.
 
     Attributes:
         layout: Shards, lengths and ids of the sequences.
         sources: Field -> its source.
-        ids: The ids of the sequences; None: their indices.
+        ids: The ids of the sequences; None: there are none, and indices name sequences.
     """
 
     layout: ShardLayout
@@ -206,7 +206,9 @@ class StoreFields(LocalShards):
         """Return the columns of a batch; see ``protocols.Store.read``.
 
         Raises:
-            ConfigError: If a field or the axis does not exist.
+            ConfigError: If a field, the axis or a span does not exist, or spans have a wrong shape.
+            CorruptSampleError: If stored data is damaged.
+            DecodeError: If bytes are not a value.
         """
         layout = self.layout
         spans = np.ascontiguousarray(spans, dtype=np.int64)
@@ -233,7 +235,7 @@ class StoreInfo:
     """Metadata of a store.
 
     Attributes:
-        label: Name in its representation.
+        label: Name of the kind of store, in its representation.
         location: Location without credentials; None: in memory.
         fields: Name -> field.
         make_fingerprint: Callable that computes the digest of schema and content.
@@ -242,7 +244,7 @@ class StoreInfo:
         bits: The bits of verified checksums, for first_read.
         manifest: Record of the writer, if the format has one.
         folder: Local folder, where measured values may be kept; None: there is none.
-        populate: Reads sequences ahead into memory; None: not of such a store.
+        populate: Reads sequences ahead into memory; None: the store cannot do this.
         is_copied: Whether a pickle holds the data.
         linked_axes: Axis -> its clock, of the axes whose rates the format records.
         find_missing: Returns the sequences that lack a value; None: the format does not tell.
@@ -340,7 +342,7 @@ class ShardStore(SequenceStore):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of schema and content (32 hex digits), made without reading data where it can."""
+        """Digest of schema and content (32 hex digits), without reading data if possible."""
         if self._fingerprint is None:
             self._fingerprint = self._info.make_fingerprint()
         return self._fingerprint
@@ -381,7 +383,7 @@ class ShardStore(SequenceStore):
         return numbers
 
     def locate(self, number: int) -> DataLocation:
-        """Return the location of a sequence, for an error; the dataset's if it is unknown."""
+        """Return the location of a sequence, or of the dataset if there is none, for an error."""
         layout = self._reader.layout
         if 0 <= number < len(layout):
             return layout.locate(number)
@@ -402,7 +404,10 @@ class ShardStore(SequenceStore):
         return self._reader.estimate_fetches(batches, rows)
 
     def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
-        """Return the sequences without a value that others have; see ``SupportsMissing``."""
+        """Return the number and some indices of sequences without a value that others have.
+
+        See ``SupportsMissing``.
+        """
         return (0, ()) if self._info.find_missing is None else self._info.find_missing(name)
 
     def populate(self, first: int, stop: int, fields: Iterable[str] | None = None) -> None:

@@ -237,7 +237,7 @@ class StoreSequences:
         return self.iter_view(self.store)
 
     def iter_view(self, view: Store) -> Iterator[dict[str, Any]]:
-        """Return the sequences of a view of the store, each as it is in the store's own order."""
+        """Yield the sequences of a view of the store, with fields and ids as in the whole store."""
         store, name = self.store, self.key or ID_FIELD
         named = has_ids(store)
         if named and name in store.fields:

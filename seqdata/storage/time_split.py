@@ -62,7 +62,7 @@ def split_along(
 
     Raises:
         ConfigError: If bounds are invalid or overlap, the field does not fit, or a part is empty.
-        DataError: If timestamps of a sequence fall.
+        DataError: If timestamps of a sequence fall, or one is NaN.
     """
     ranges = _parse_parts(parts)
     axis, field = _find_axis(store, along, ranges)
@@ -132,7 +132,10 @@ def _parse_parts(parts: Any) -> list[_Range]:
         starts = [None, *(float(end) for end in ends[:-1])]
         stops = [*starts[1:], None]
         return [_Range(*bounds) for bounds in zip(map(str, parts), starts, stops, strict=True)]
-    ranges = [_parse_range(str(name), value) for name, value in parts.items()]
+    ranges = [
+        _Range(str(name), *_parse_range(f"part {str(name)!r}", "split: ", value, _EXAMPLE))
+        for name, value in parts.items()
+    ]
     kinds = {type(bound) for range_ in ranges for bound in range_.bounds}
     if len(kinds) > 1:
         needed = "ranges of one kind: dates, timesteps or fractions"
@@ -140,17 +143,29 @@ def _parse_parts(parts: Any) -> list[_Range]:
     return ranges
 
 
-def _parse_range(name: str, value: Any) -> _Range:
+def _parse_range(
+    subject: str, caller: str, value: Any, remedy: str = ""
+) -> tuple[Bound | None, Bound | None]:
+    """Return the bounds of a range ``"start..stop"``; None where it is open.
+
+    Args:
+        subject: The range, for messages.
+        caller: Beginning of messages.
+        value: The range as given by the user.
+        remedy: Remedy, for messages.
+
+    Raises:
+        ConfigError: If it is not a range, or a bound is invalid.
+    """
     bounds = value.split("..") if isinstance(value, str) else ()
     if len(bounds) != 2 or not any(map(str.strip, bounds)):
-        raise ConfigError(
-            must_be(f"split: part {name!r}", "a range 'start..stop'", repr(value), _EXAMPLE)
-        )
-    start, stop = (_parse_bound(name, bound.strip()) for bound in bounds)
-    return _Range(name, start, stop)
+        needed = "a range 'start..stop'"
+        raise ConfigError(must_be(f"{caller}{subject}", needed, repr(value), remedy))
+    start, stop = (_parse_bound(f"{caller}a bound of {subject}", each.strip()) for each in bounds)
+    return start, stop
 
 
-def _parse_bound(name: str, text: str) -> Bound | None:
+def _parse_bound(subject: str, text: str) -> Bound | None:
     if not text:
         return None
     if _INTEGER.fullmatch(text):
@@ -159,18 +174,19 @@ def _parse_bound(name: str, text: str) -> Bound | None:
         return float(text)
     needed = "a date such as 2024-01-31, a timestep or a fraction"
     if not _DATE.fullmatch(text):
-        raise ConfigError(must_be(f"split: a bound of part {name!r}", needed, repr(text)))
+        raise ConfigError(must_be(subject, needed, repr(text)))
     try:
         return np.datetime64(text)
     except ValueError as error:
         found = f"{text!r} ({error})"
-        raise ConfigError(must_be(f"split: a bound of part {name!r}", needed, found)) from error
+        raise ConfigError(must_be(subject, needed, found)) from error
 
 
-def make_bounds(name: str, text: str, logical: LogicalType | None) -> tuple[Any, Any]:
+def make_bounds(caller: str, name: str, text: str, logical: LogicalType | None) -> tuple[Any, Any]:
     """Return the bounds of a range ``"start..stop"`` as numbers of a field; None where it is open.
 
     Args:
+        caller: Name of the caller and of its argument, for messages.
         name: Name of the field, for messages.
         text: The range.
         logical: Logical type of the field; None: it holds numbers.
@@ -178,13 +194,13 @@ def make_bounds(name: str, text: str, logical: LogicalType | None) -> tuple[Any,
     Raises:
         ConfigError: If it is not a range, or has dates and the field has none.
     """
-    parsed = _parse_range(name, text)
+    subject = f"the range of {name!r}"
     found: list[Any] = []
-    for bound in (parsed.start, parsed.stop):
-        if isinstance(bound, np.datetime64) and logical is None:
-            raise ConfigError(
-                must_be(f"a bound of {name!r}", "a number, as its values are", repr(text))
-            )
+    for bound in _parse_range(subject, f"{caller}: ", text):
+        if isinstance(bound, np.datetime64) and not isinstance(logical, Timestamp):
+            holds = "numbers" if logical is None else str(logical)
+            needed = f"a number, since the field holds {holds}"
+            raise ConfigError(must_be(f"{caller}: a bound of {subject}", needed, repr(str(bound))))
         if bound is None:
             found.append(None)
         elif logical is not None:
@@ -276,7 +292,8 @@ def _locate_values(
         if values.dtype.kind == "f":
             falls |= np.isnan(values)
         if falls.any():
-            raise _make_order_error(store, field, int(numbers[int(np.flatnonzero(falls)[0])]))
+            at = int(np.flatnonzero(falls)[0])
+            raise _make_order_error(store, field, int(numbers[at]), values[at])
         last_number, last_value = int(numbers[-1]), values[-1]
         starts = np.cumsum(spans[:, 2] - spans[:, 1]) - (spans[:, 2] - spans[:, 1])
         for at, limit in enumerate(limits):
@@ -285,20 +302,29 @@ def _locate_values(
     return dict(zip(bounds, counts, strict=True))
 
 
-def _make_order_error(store: Store, field: str, number: int) -> DataError:
+def _make_order_error(store: Store, field: str, number: int, value: Any) -> DataError:
+    """Return the error about a timestamp, ``value``, that is NaN or before an earlier one."""
     base = int(store.base_numbers(np.array([number]))[0])
     details = {**locate_sequence(store, base).details, "field": field}
     details.pop("remedy", None)
     key = get_base_keys(store, np.array([base]))[0]
+    is_nan = np.isnan(value)
+    verb, remedy = ("hold NaN", "Fill it") if is_nan else ("fall", "Sort its timesteps")
     return DataError.at(
-        f"split: timestamps must not fall, but those of sequence {key!r} in "
-        f"field {field!r} do (or one is NaN). Sort its timesteps, or leave it out with `where`",
+        f"split: timestamps must not {verb}, but those of sequence {key!r} in field {field!r} do. "
+        f"{remedy}, or leave the sequence out with `where`",
         **details,
     )
 
 
 def _guess_unit(store: Store, field: str, axis: str) -> TimeUnit:
-    """Return the unit in which timestamps are dates between 1980 and 2100; at most one is."""
+    """Return the unit in which the first timestamp is a date between 1980 and 2100.
+
+    It is so in at most one unit.
+
+    Raises:
+        ConfigError: If it is so in none.
+    """
     lengths = np.asarray(store.lengths_of[axis]).astype(np.int64)
     numbers = np.flatnonzero(lengths > 0)[:1]
     spans = np.stack([numbers, 0 * numbers, 0 * numbers + 1], axis=1)
@@ -325,7 +351,7 @@ def _to_logical(field: str, bound: Bound, logical: LogicalType, unit: TimeUnit |
         needed = "a field of dates, since bounds are dates"
         raise ConfigError(must_be("split: `along`", needed, f"{field!r}, {logical}"))
     if unit not in (None, logical.unit):
-        found = f"{unit!r}, but dates of {field!r} are in {logical.unit!r}"
+        found = f"{unit!r} and dates of {field!r} are in {logical.unit!r}"
         raise ConfigError(must_be("split: `unit`", "left out", found))
     seconds = _to_number(bound, "s")
     if logical.timezone is not None:

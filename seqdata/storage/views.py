@@ -84,13 +84,13 @@ class SequenceStore(Store):
 
         Args:
             ax: Axes to draw into; None: axes of a new figure.
-            axis: Axis of the lengths; None: all axes, below each other, or, with ``ax``, the first.
+            axis: Axis of the lengths; None: all axes, or with ``ax`` only ``time``, else the first.
 
         Returns:
-            The axes, or the figure if it has several axes of the data.
+            The axes of matplotlib, or the figure if several axes of the data are drawn.
 
         Raises:
-            ConfigError: If matplotlib is not installed.
+            ConfigError: If matplotlib is not installed, or ``ax`` is not axes of matplotlib.
             UnknownNameError: If the data does not have the axis.
 
         Examples:
@@ -119,7 +119,7 @@ class SequenceStore(Store):
 
         Raises:
             UnknownNameError: If an id does not exist; this is also a ``KeyError``.
-            ConfigError: If two sequences have the same id.
+            ConfigError: If a given id belongs to two sequences, or is not a string.
         """
         return self.ids.find(ids)
 
@@ -138,6 +138,7 @@ class SequenceStore(Store):
         Raises:
             IndexError: If the position is out of range.
             UnknownNameError: If the id does not exist; this is also a ``KeyError``.
+            ConfigError: If this is neither integer, string nor slice, or the id is not unique.
             DataError: If the stored data is damaged.
         """
         if isinstance(number, slice):
@@ -151,7 +152,12 @@ class SequenceStore(Store):
         return iter_dicts(self)
 
     def take(self, numbers: ArrayLike) -> View:
-        """Return the view of sequences at given positions, in this order; repeats are allowed."""
+        """Return the view of sequences at given positions, in this order; repeats are allowed.
+
+        Raises:
+            ConfigError: If these are not integers in one dimension, a position does not exist, or
+                the store is a mixture whose parts carry transforms.
+        """
         return take(self, numbers)
 
     def where(self, mask: ArrayLike | Predicate) -> View:
@@ -160,11 +166,19 @@ class SequenceStore(Store):
         Args:
             mask: bool (sequences,), or a function of one sequence (a mapping of its fields) that
                 returns a bool. Only the fields that the function uses are read.
+
+        Raises:
+            ConfigError: If the mask or a result is not bool, or parts of a mixture have transforms.
         """
         return where(self, mask)
 
     def select(self, *names: str) -> View:
-        """Return the view of all sequences with only the given fields, in this order."""
+        """Return the view of all sequences with only the given fields, in this order.
+
+        Raises:
+            ConfigError: If no field is named, or the store is a view with a transform.
+            UnknownNameError: If a field does not exist.
+        """
         return _select_fields("select", self, select_names(self.fields, names))
 
     def rename(self, names: Mapping[str, str]) -> View:
@@ -172,6 +186,10 @@ class SequenceStore(Store):
 
         Args:
             names: Name -> new name; other fields keep their names.
+
+        Raises:
+            ConfigError: If two fields would have one name, or the store is a view with a transform.
+            UnknownNameError: If a field does not exist.
         """
         return _select_fields("rename", self, rename_fields(self.fields, names))
 
@@ -186,7 +204,8 @@ class SequenceStore(Store):
             axes: Field -> axis, which may be new, or None for one value per sequence.
 
         Raises:
-            ConfigError: If a name exists, or the timesteps of a value do not match its axis.
+            ConfigError: If a name exists, there is not one value for each sequence, or the
+                timesteps of a value do not match its axis.
             UnknownNameError: If an id has no value.
             DecodeError: If values differ in dtype or shape.
 
@@ -207,7 +226,7 @@ class View(SequenceStore):
     Args:
         base: Store that is not a view.
         numbers: int64 (sequences,), indices in the base, which may repeat; None: all, in order.
-        measured_transform: Transform of the view, with the lengths of its results; None: none.
+        measured_transform: Transform, with the lengths of its results; None: no transform.
         names: Name -> name in the base, for each field of the view; None: all fields, unchanged.
         id_name: Name in the base of the field of ids; None: the ids of the base.
         linked_axes: Axis -> clock; None: the clocks of the base.
@@ -265,7 +284,7 @@ class View(SequenceStore):
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The base's number of each sequence, int64 (sequences,)."""
+        """Index of each sequence in the base, int64 (sequences,)."""
         if self._numbers is None:
             return np.arange(len(self._base), dtype=np.int64)
         return self._numbers
@@ -287,12 +306,12 @@ class View(SequenceStore):
 
     @property
     def has_all_sequences(self) -> bool:
-        """Whether all sequences of the base are selected, in their order."""
+        """True if the view was made without ``numbers``: it has all sequences in order."""
         return self._numbers is None
 
     @property
     def is_identity(self) -> bool:
-        """Whether nothing is selected, renamed or carried: it stands for its base."""
+        """Whether the view is the same as its base: nothing is selected or replaced."""
         chosen = (self._numbers, self._names, self._measured_transform, self._id_name)
         return self._linked_axes is None and all(each is None for each in chosen)
 
@@ -316,7 +335,7 @@ class View(SequenceStore):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the base, the numbers and the names (32 hex digits)."""
+        """Digest of the base and of all that the view selects or replaces (32 hex digits)."""
         if self.is_identity:
             return self._base.fingerprint
         if self._fingerprint is None:
@@ -336,12 +355,13 @@ class View(SequenceStore):
             numbers: A batch. Of a view of all sequences, in the base's order, also integers (n,).
 
         Raises:
-            ConfigError: If these are numbers, which may count by the view or by its base.
+            ConfigError: If a view that selects sequences is given integers, which may be indices of
+                the view or of its base.
         """
         if self._numbers is not None and not is_batch(numbers):
             raise ConfigError(
-                f"keys: a batch must be passed to a view, but is {numbers!r:.80}: integers may be "
-                "indices of the view or of its base. For positions of the view use "
+                f"keys: the argument for a view must be a batch, but is {numbers!r:.80}: integers "
+                "could be indices of the view or of its base. For positions of the view use "
                 "`view.ids[numbers]`; for what a batch holds `view.keys(batch)`, or "
                 "`view.base.keys(numbers)` for numbers of the base, as in `batch.ids`"
             )
@@ -357,7 +377,7 @@ class View(SequenceStore):
         """Return the base's name of a field.
 
         Raises:
-            ConfigError: If there is no such field.
+            UnknownNameError: If fields are selected or renamed, and none has this name.
         """
         if self._names is None:
             return name
@@ -366,7 +386,7 @@ class View(SequenceStore):
         return self._names[name]
 
     def base_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Translate this view's numbers to the base store's.
+        """Return the indices in the base store of sequences by their indices in this view.
 
         Raises:
             ConfigError: If there is no such sequence.
@@ -379,8 +399,8 @@ class View(SequenceStore):
     ) -> dict[str, Any]:
         """Read a batch as columns; see ``protocols.Store.read``.
 
-        What is read is not transformed, and along the axis of a carried transform not cut: spans
-        there are timesteps of its results.
+        The transform of the view is not applied. Spans along its axis count timesteps of its
+        results, so sequences are read whole there.
         """
         spans = np.array(spans, dtype=np.int64)
         spans[:, 0] = self.base_numbers(spans[:, 0])
@@ -413,7 +433,7 @@ class View(SequenceStore):
 
     @property
     def own_linked_axes(self) -> Mapping[str, Axis] | None:
-        """The clocks that replace those of the base; None: none do."""
+        """The clocks that replace those of the base; None: the base keeps its clocks."""
         return self._linked_axes
 
     def axis_starts(self, axis: str) -> NDArray[np.int64] | None:
@@ -423,12 +443,7 @@ class View(SequenceStore):
 
 
 def link_axes(store: Store, linked_axes: Mapping[str, Axis]) -> View:
-    """Return the view of a store with the clocks of axes, in addition to those that it has.
-
-    Args:
-        store: Any store.
-        linked_axes: Axis -> its clock.
-    """
+    """Return the view of a store with clocks, axis -> clock, which add to or replace its own."""
     linked = {**get_linked_axes(store), **linked_axes}
     if not isinstance(store, View):
         return View(store, linked_axes=linked)
@@ -473,14 +488,7 @@ def with_transform(store: Store, measured_transform: MeasuredTransform) -> View:
 
 
 def take(store: Store, numbers: ArrayLike) -> View:
-    """Return the view of sequences by index, in the order given; repeats allowed.
-
-    Args:
-        store: Any store.
-        numbers: Integers (n,), numbers of ``store``. None at all gives an empty view.
-
-    Raises:
-        ConfigError: If they are not integers in one dimension, or there is no such sequence.
+    """Return the view of sequences by index, in the order given; see ``SequenceStore.take``.
 
     Examples:
         >>> from seqdata.storage.memory import MemoryStore
@@ -503,14 +511,7 @@ def _select(store: Store, numbers: NDArray[np.int64]) -> View:
 
 
 def where(store: Store, mask: ArrayLike | Predicate) -> View:
-    """Return the view of the sequences where ``mask`` is True, in the store's order.
-
-    Args:
-        store: Any store.
-        mask: bool (sequences,), or a function of one sequence that returns a bool.
-
-    Raises:
-        ConfigError: If it is not one bool per sequence.
+    """Return the view of the sequences where ``mask`` is True; see ``SequenceStore.where``.
 
     Examples:
         >>> from seqdata.storage.memory import MemoryStore
@@ -546,9 +547,10 @@ def _select_fields(caller: str, store: Store, names: NameMap) -> View:
             check_id_field(store, id_name)
         return View(store, names=names, id_name=id_name)
     if store.measured_transform is not None:
+        remedy = ", or pass `fields` to the Loader" if caller == "select" else ""
         raise ConfigError(
             f"{caller}: a view that carries a transform must keep its fields, which the transform "
-            f"takes. Call `{caller}` before `measure_lengths`, or pass `fields` to the Loader"
+            f"takes. Call `{caller}` before `measure_lengths`{remedy}"
         )
     if id_name is not None:
         check_id_field(store, id_name)
@@ -560,7 +562,7 @@ def _select_fields(caller: str, store: Store, names: NameMap) -> View:
 
 
 def with_ids(store: Store, name: str) -> View:
-    """Return the view of a store whose sequences are named by a field, which stays one.
+    """Return a view of a store in which a field names the sequences; the field remains.
 
     Args:
         store: Any store.
@@ -568,8 +570,9 @@ def with_ids(store: Store, name: str) -> View:
             dropped, with a warning.
 
     Raises:
-        ConfigError: If there is no such field, or it is of other values.
-        DecodeError: If two sequences have one value.
+        ConfigError: If there is no such field, or it does not hold one string or integer per
+            sequence.
+        DecodeError: If two sequences have the same value.
     """
     check_id_field(store, name)
     shown: dict[str, str] | None = None

@@ -1,7 +1,7 @@
 """WAV files: the position and the format of the samples.
 
 RIFF, its big-endian form RIFX, and RF64 for more than 4 GiB. One reader for files in folders and
-for members of tar shards. Sizes that cannot be true are errors, but those of a stream: a program
+for members of tar shards. Sizes that cannot be true are errors, except those of a stream: a program
 that writes into a pipe knows no size, and its samples go up to the end of the file.
 """
 
@@ -59,7 +59,7 @@ class WavHeader:
         begin: First byte of the samples.
         end: One past the last byte of the samples.
         frame_bytes: Bytes of one timestep, with one number per channel.
-        tag: Code of the encoding.
+        tag: Code of the encoding; None: it is a private one.
         is_stream: Whether the header has no length, so that the samples end with the file.
     """
 
@@ -231,7 +231,7 @@ def _read_layout(content: bytes, order: str) -> _Layout:
 def _find_end(
     file: Readable, layout: _Layout, begin: int, sizes: tuple[int, int], order: str
 ) -> tuple[int, bool]:
-    """Return the end of the samples, and whether it is that of the file: no size is known.
+    """Return the end of the samples, and whether no size is known, so that the file ends them.
 
     Args:
         file: The file.

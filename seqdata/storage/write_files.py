@@ -245,10 +245,10 @@ class _WrittenFile:
     """A file in the staging directory.
 
     Attributes:
-        file: Its name.
+        file: Name of the file.
         sequences: Number of its sequences.
-        bytes: Its size.
-        sha256: Its digest.
+        bytes: Its size in bytes.
+        sha256: Digest of its content, in hex.
     """
 
     file: str
@@ -270,7 +270,7 @@ class _SequenceEncoder:
         fields: Name -> field, of all sequences.
         key: The field of ids; None: sequences are numbered.
         packers: The packers that check and convert values.
-        shard_encoder: That of the format.
+        shard_encoder: The encoder of the format.
     """
 
     fields: Mapping[str, Field]

@@ -63,7 +63,7 @@ class SeqdataCLI(LightningCLI):
     """LightningCLI whose models may take their sizes from the data, by ``for_data``."""
 
     def add_arguments_to_parser(self, parser: Any) -> None:
-        """Let the parser make placeholders of models with ``for_data``."""
+        """Make the parser create placeholders of models with ``for_data``."""
         parser.add_instantiator(_instantiate_model, LightningModule, subclasses=True)
 
     def parse_arguments(self, parser: Any, args: Any) -> None:

@@ -209,7 +209,8 @@ class _Preparation:
                 raise ConfigError(
                     "events: `cutoff` needs `time`, which is None. Name the column of the time"
                 )
-            _, stop = make_bounds(times.name, f"..{table.cutoff}", times.logical)
+            text = f"..{table.cutoff}"
+            _, stop = make_bounds("events: `cutoff`", times.name, text, times.logical)
             is_before = times.values < make_limit(stop, np.dtype(np.int64))
             counts = np.concatenate([[0], np.cumsum(is_before)])
             stops = starts + counts[ends] - counts[starts]  # rows are in order of time

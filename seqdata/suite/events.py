@@ -95,7 +95,7 @@ class EventDataModule(SequenceDataModule):
             in their own unit, such as milliseconds; convert them to dates for seconds. None: the
             field is not made.
         label: Column with one value per id. Strings, integers and booleans become class indices,
-            and ``sizes["classes"]`` has the number of classes. Floats, including whole numbers,
+            and ``sizes["classes"]`` has the number of classes. Floats, including integral ones,
             are regression targets: float32, not scaled. A missing or infinite label is an error:
             drop the rows of its id. Then convert the labels to integers again if they are classes,
             because pandas turns integers with gaps into floats. None: there is no label.

@@ -45,7 +45,7 @@ class TimeColumn:
     def from_column(
         cls, name: str, values: NDArray[Any], logical: LogicalType | None, owner: str = "forecast"
     ) -> TimeColumn:
-        """Return the times of a field: dates, strings that are dates, or whole numbers.
+        """Return the times of a field: dates, strings that are dates, or integers.
 
         Args:
             name: Name of the field.
@@ -175,7 +175,7 @@ def make_grid(
         at = int(np.flatnonzero(offsets)[0])
         raise DataError(
             f"forecast: times must be {step} apart, but {times.show(int(times.values[at]))} of "
-            f"{ids[owners[at]]!r} is not a whole number of steps after the first time, "
+            f"{ids[owners[at]]!r} is not a multiple of the step after the first time, "
             f"{times.show(int(times.values[starts[owners[at]]]))}. Pass the `freq` of the data, or "
             "resample it"
         )
@@ -339,7 +339,7 @@ def parse_freq(freq: str | int, logical: Timestamp | None) -> Step:
     seconds = count * _SECONDS[found[2]]
     if logical.unit == "D":
         if seconds % _DAY:
-            needed = "a whole number of days such as 'D' or 'W', since times are days"
+            needed = "an integer number of days such as 'D' or 'W', since times are days"
             raise ConfigError(must_be("forecast: `freq`", needed, repr(freq)))
         return Step(seconds // _DAY, is_months=False, logical=logical, text=str(freq))
     size = seconds * _PER_SECOND[logical.unit]

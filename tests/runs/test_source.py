@@ -198,7 +198,15 @@ def test_fields_that_are_called_length_and_id_come_first():
             "datamodule: `where` of 'year' must be a number, a list of numbers, or a range "
             "'start..stop', but is ['x', 3]. The field holds int64",
         ),
-        ({"year": "2024-01-01.."}, "a bound of 'year' must be a number, as its values are, but"),
+        (
+            {"year": "2024-01-01.."},
+            "datamodule: `where`: a bound of the range of 'year' must be a number, since the field "
+            "holds numbers, but is '2024-01-01'",
+        ),
+        (
+            {"year": "..2024-13-01"},
+            "datamodule: `where`: a bound of the range of 'year' must be a date such as",
+        ),
     ],
 )
 def test_conditions_that_do_not_fit_are_refused(where, message):

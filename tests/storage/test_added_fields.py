@@ -122,7 +122,7 @@ def test_workers_read_them(tmp_path):
     ("fields", "axes", "error", "message"),
     [
         ({"y": [1, 2]}, None, ConfigError, "'y' must have a value for each of the 4 .* 2 values"),
-        ({"y": 3}, None, ConfigError, "'y' must have a value for each of the 4 .* has a int"),
+        ({"y": 3}, None, ConfigError, "'y' must have a value for each of the 4 .* is of type int"),
         ({"x": [1] * 4}, None, ConfigError, "field 'x' must have a new name"),
         ({"id": list("abcd")}, None, ConfigError, "field 'id' must have a new name"),
         ({}, None, ConfigError, "`fields` must be a dict of field and values, but is {}"),
@@ -139,3 +139,16 @@ def test_workers_read_them(tmp_path):
 def test_what_does_not_fit_is_refused(fields, axes, error, message):
     with pytest.raises(error, match=message):
         make_store().with_fields(fields, axes)
+
+
+def test_a_field_named_id_is_refused_where_sequences_have_no_ids():
+    text = "field 'id' must have another name, since the ids of sequences are shown by it. Rename"
+    with pytest.raises(ConfigError, match=text):
+        open_store([[1], [2]]).with_fields({"id": ["a", "b"]})
+
+
+@pytest.mark.parametrize("values", [{}, []])
+def test_a_store_without_sequences_is_refused(values):
+    empty = open_store([[1], [2]]).take([])
+    with pytest.raises(ConfigError, match="the store must have at least one sequence, but is empt"):
+        empty.with_fields({"y": values})

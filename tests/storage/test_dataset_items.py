@@ -26,7 +26,7 @@ def test_parts_of_an_item_have_names():
     assert list(as_mapping((1, 2, 3, 4, 5), None)) == ["x", "y", "z", "field3", "field4"]
     assert as_mapping((1, 2), ["a", "b"]) == {"a": 1, "b": 2}
     assert as_mapping([1, 2], ["a"]) == {"a": [1, 2]}  # a list is one array
-    with pytest.raises(ConfigError, match=r"one part for each of a, b, but has 3 parts\. Name"):
+    with pytest.raises(ConfigError, match=r"one part for each of a, b, but has 3 parts\. Pass one"):
         as_mapping((1, 2, 3), ["a", "b"])
 
 

@@ -217,12 +217,12 @@ def test_the_folder_of_a_dataset_dict_names_its_splits(tmp_path):
 
 
 @pytest.mark.parametrize(("log", "told"), [
-    ("_delta_log", "Delta table. Pass its path with a slash .* backend='frames' .* list of its fi"),
-    (".hoodie", "Hudi table. Read it and pass the table$"),
+    ("_delta_log", "Delta table: .* valid. Pass its path with a slash .* backend='frames' .* list"),
+    (".hoodie", "Hudi table: .* valid. Read it and pass the table$"),
 ])  # fmt: skip
 def test_a_table_with_a_log_of_versions_is_refused(tmp_path, log, told):
     put(tmp_path, "0.x", f"{log}/0.json")
-    with pytest.raises(ConfigError, match=f"it is a {told}"):
+    with pytest.raises(ConfigError, match=f"whose files are all data, but is a {told}"):
         find_files(tmp_path, is_x)
 
 

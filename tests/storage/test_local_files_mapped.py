@@ -1,6 +1,7 @@
 """Local files of a dataset: mapped or read, and errors that name the place and the remedy."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,8 +65,16 @@ def test_only_ordinary_files_are_read(read, tmp_path):
 def test_a_file_that_cannot_be_opened_is_named_with_the_reason(read, tmp_path):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    with pytest.raises(DataError, match=r"must be readable, but cannot be opened .* permissions"):
+    with pytest.raises(
+        DataError, match=r"must be readable, but cannot be opened .* Check the path"
+    ):
         read(loop, PLACE)
+
+
+@pytest.mark.skipif(not os.path.exists("/sys/kernel/uevent_seqnum"), reason="needs Linux' /sys")
+def test_a_file_of_a_system_that_maps_none_is_not_told_as_a_limit():
+    with pytest.raises(DataError, match=r"mapped into memory, but cannot be .* to a disk that"):
+        map_shard(Path("/sys/kernel/uevent_seqnum"), PLACE)
 
 
 def test_the_descriptor_is_closed_after_an_error(tmp_path):

@@ -322,7 +322,7 @@ def test_a_split_at_dates_knows_unit_and_zone(zone, unit):
 def test_a_split_refuses_another_unit_and_durations():
     store = open_store([{"t": np.array([0, 1], "M8[s]"), "d": np.array([0, 1], "m8[s]")}])
     parts = {"a": "..2024-01-01", "b": "2024-01-01.."}
-    with pytest.raises(ConfigError, match="`unit` must be left out, but is 'ms', but dates of 't'"):
+    with pytest.raises(ConfigError, match="`unit` must be left out, but is 'ms' and dates of 't'"):
         split(store, parts, along="t", unit="ms")
     with pytest.raises(ConfigError, match=r"must be a field of dates, .*'d', duration\[s\]"):
         split(store, parts, along="d")

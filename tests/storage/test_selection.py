@@ -65,12 +65,19 @@ def test_one_number_may_count_from_the_end():
             check_number(other, 4)
 
 
-@pytest.mark.parametrize("mask", [[True], [1, 0], [[True, False]], True])
-def test_a_mask_has_a_bool_for_each_sequence(mask):
+@pytest.mark.parametrize(
+    ("mask", "remedy"),
+    [
+        ([True], "Pass one bool per sequence"),
+        ([1, 0], "For numbers use `take`"),
+        ([[True, False]], "Pass one bool per sequence"),
+        (True, "Pass one bool per sequence"),
+    ],
+)
+def test_a_mask_has_a_bool_for_each_sequence(mask, remedy):
     assert check_mask([True, False], 2).tolist() == [True, False]
-    with pytest.raises(
-        ConfigError, match=r"`mask` must be bool of shape \(2,\), but is .*use `take`"
-    ):
+    text = rf"`mask` must be bool of shape \(2,\), but is .*\. {remedy}"
+    with pytest.raises(ConfigError, match=text):
         check_mask(mask, 2)
 
 

@@ -77,14 +77,20 @@ def test_a_split_of_more_sequences_than_are_hashed_together(tmp_path):
     "parts", [{}, {"a": 0.5}, {"a": 0.9, "b": 0.2}, {"a": 1.0, "b": 0.0}, {"a": 2.0, "b": -1.0}]
 )
 def test_fractions_that_do_not_add_up_are_an_error(parts):
-    with pytest.raises(ConfigError, match=r"split: `parts` must be fractions above 0 that add"):
+    remedy = "Name the rest, too" if parts in ({"a": 0.5},) else "Change the fractions"
+    text = rf"split: `parts` must be fractions above 0 that add up to 1, .*\. {remedy}"
+    with pytest.raises(ConfigError, match=text if parts else "must be fractions above 0"):
         split(made(3), parts)
 
 
 def test_an_empty_part_is_an_error():
     text = r"split: part 'val' must have at least one sequence, but is empty \(2 sequences in all"
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(
+        ConfigError, match=rf"{text}\). Make its fraction larger, try another `seed`"
+    ):
         split(made(2), {"train": 0.999, "val": 0.001})
+    with pytest.raises(ConfigError, match=rf"{text}\). Make its fraction larger, or cut within"):
+        split(made(2), {"train": 0.999, "val": 0.001}, exact=True)
 
 
 def test_a_field_that_cannot_split_is_an_error():

@@ -282,11 +282,15 @@ def test_arguments_that_are_refused(parts, options, message):
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])
-@pytest.mark.parametrize("bad", [[3, 2, 4], [2, np.nan, 3]])
-def test_timestamps_that_fall_are_refused(size, bad, monkeypatch):
+@pytest.mark.parametrize(
+    ("bad", "verb", "remedy"),
+    [([3, 2, 4], "fall", "Sort its timesteps"), ([2, np.nan, 3], "hold NaN", "Fill it")],
+)
+def test_timestamps_that_fall_are_refused(size, bad, verb, remedy, monkeypatch):
     monkeypatch.setattr(time_split, "_CHUNK_ROWS", size)
     given_rows = [{"id": "good", "x": [5.0, 5.0]}, {"id": "bad", "x": np.array(bad, dtype=float)}]
-    with pytest.raises(DataError, match="must not fall, but those of sequence 'bad' in field 'x'"):
+    text = f"must not {verb}, but those of sequence 'bad' in field 'x' do. {remedy}, or leave"
+    with pytest.raises(DataError, match=text):
         split(given_rows, {"a": "..3.5"}, along="x")
 
 

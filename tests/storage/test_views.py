@@ -100,7 +100,7 @@ def test_the_fingerprint_is_of_base_and_numbers():
         (
             [0.5],
             "take: `numbers` must be integers in one dimension, but are float64 of 1 dimensions. "
-            "For",
+            "Pass a list such as .*; for a mask use `where`",
         ),
         ([True, False, True], "take: `numbers` must be integers in one dimension, but are bool"),
         ([[0]], "`numbers` must be integers in one dimension, but are int64 of 2 dimensions"),

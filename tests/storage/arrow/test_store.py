@@ -218,7 +218,9 @@ def test_files_of_another_machine_are_an_error(location):
 
 @pytest.mark.parametrize("location", ["", b"store"])
 def test_a_location_that_is_no_path_is_an_error(location):
-    with pytest.raises(ConfigError, match=r"location must be a path, but is .*\. Pass a folder"):
+    with pytest.raises(
+        ConfigError, match=r"location must be a non-empty string or a path, but is .*\. Pass a"
+    ):
         open_arrow(location)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -126,6 +127,17 @@ def test_a_link_inside_of_the_folder_is_followed(root):
         open_arrow(root)
 
 
+def test_a_link_to_a_socket_is_an_error_and_not_a_missing_file(root, monkeypatch):
+    monkeypatch.chdir(root)  # the path of a socket must be short
+    (root / "part-00001.arrow").unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("kept")
+        (root / "part-00001.arrow").symlink_to("kept")
+        with pytest.raises(DataError, match=r"must be readable, but cannot be opened") as caught:
+            open_arrow(root)
+    assert not isinstance(caught.value, MissingShardError)
+
+
 def test_a_pipe_in_the_place_of_a_shard_is_an_error_and_not_a_wait(root):
     (root / "part-00001.arrow").unlink()
     os.mkfifo(root / "part-00001.arrow")
@@ -185,7 +197,7 @@ def test_no_memory_to_map_is_an_error_that_says_so(root):
         [sys.executable, "-c", code, str(root)],
         capture_output=True, text=True, timeout=patient(), check=False,
     )  # fmt: skip
-    text = r"cannot be mapped \(Cannot allocate memory\)\. Raise `sysctl vm.max_map_count`"
+    text = r"must be mapped .* \(Cannot allocate memory\)\. Raise `sysctl vm.max_map_count`"
     more = r" \(now \d+\), or `ulimit -v` \(now \d+\), or write the store again"
     assert re.search(text + more, done.stdout)
 

@@ -271,7 +271,19 @@ def test_an_id_that_two_sequences_have_is_an_error_that_names_both(tmp_path, sha
             {"x": np.ones((3, 0))},
             None,
             DecodeError,
-            r"must have at least one .* has shape \(3, 0\)",
+            r"must have at least one number per timestep, but has shape \(3, 0\)",
+        ),
+        (
+            {"x": [1], "v": np.ones((0, 2))},
+            {"v": None},
+            DecodeError,
+            r"'v': must have at least one number per sequence, but has shape \(0, 2\)",
+        ),
+        (
+            {"x": np.broadcast_to(np.uint8(0), (1, 1 << 31))},
+            None,
+            DecodeError,
+            "must have less than 2147483648 bytes per timestep, but has 2147483648. Split it",
         ),
         ({1: [1]}, None, DecodeError, "names of fields must be non-empty strings, .* 1"),
         ({"": [1]}, None, DecodeError, "names of fields must be non-empty strings, .* ''"),
@@ -279,8 +291,8 @@ def test_an_id_that_two_sequences_have_is_an_error_that_names_both(tmp_path, sha
         ({"mal": [1]}, {"mel": "t"}, ConfigError, r"no field 'mel'; did you mean 'mal'\?"),
         ({"x": [1]}, {"x": "a b"}, ConfigError, "axis of field 'x' must be a name .* is 'a b'"),
         ({"x": [1]}, {"x": 3}, ConfigError, "axis of field 'x' must be a name of .* is 3"),
-        ({"x": "s"}, {"x": "t"}, ConfigError, "field 'x' is text, which has no axis; encode it"),
-        ({"x": 3}, {"x": "t"}, ConfigError, "field 'x' is one number per sequence, which has no"),
+        ({"x": "s"}, {"x": "t"}, ConfigError, "field 'x' must not have an axis, since it is text"),
+        ({"x": 3}, {"x": "t"}, ConfigError, "field 'x' must not have an axis, since it is one n"),
     ],
 )
 def test_a_first_sequence_that_fixes_no_schema_is_an_error(tmp_path, first, axes, kind, text):
