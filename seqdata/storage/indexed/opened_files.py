@@ -1,4 +1,4 @@
-"""The files of one store and their indexes: each is found right, then mapped or read by ranges.
+"""The files of one store and their indexes: each file is checked, then mapped or read by ranges.
 
 A file is the one that was indexed if its size, its first and its last bytes are. Place in the flow:
 opening makes it, formats and fields ask it. Reads: files. Makes: their bytes, locations for errors.

@@ -49,7 +49,7 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
 
 
 def accept_unverified(verify: str | None, dataset: str, reason: str, remedy: str) -> str:
-    """Return the mode of a store that cannot be verified; log once that it is not.
+    """Return the mode of a store that cannot be verified, ``off``, and log that it is not verified.
 
     Args:
         verify: The requested mode, not ``"off"``; None: no mode was requested.
@@ -159,7 +159,7 @@ def make_mismatch_error(
     """Return the error about a sequence with another checksum or another recorded length."""
     if checksums is None:  # the kernel had no checksums, so it cannot have found a mismatch
         raise ValueError(
-            "mismatch: `checksums` must be the checksums that the kernel compared with, but is None"
+            "mismatch: `checksums` must be those that the kernel compared with, but is None"
         )
     first, count = _checksum_range(checksums, mismatched)
     size = len(mismatched.content)
