@@ -324,7 +324,7 @@ def check_missing(found: FileIndex, count: int, where: str) -> None:
     """Raise if a count or an index in ``missing`` of a file's index is invalid.
 
     Raises:
-        PluginError: If one is no integer from 0 to the number of sequences less one.
+        PluginError: If one is not an integer in ``[0, count)``.
     """
     for name, (many, some) in found.missing.items():
         if not all(_is_whole(each) and 0 <= each < count for each in (many, *some)):

@@ -117,7 +117,7 @@ def find_shards(
 
     Raises:
         ConfigError: If there are none, they are of several splits, or a file is named twice.
-        UnsafeContentError: If it would run a program, or the list of a folder's files names others.
+        UnsafeContentError: If it would run a program, or a folder's list names files elsewhere.
         IncompleteDatasetError: If writing to a folder was not finished.
         MissingShardError: If a folder has an index, but not its file; or as ``probe`` says.
         CorruptShardError: If the list of a folder's files is damaged.

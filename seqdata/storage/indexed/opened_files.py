@@ -157,7 +157,7 @@ class OpenedFiles:
         return content
 
     def drop_copy(self, number: int) -> str | None:
-        """Drop the copy of a file in the cache; return a line about it, None if it is none."""
+        """Drop the copy of a file in the cache; return a line about it, None if it has none."""
         if self.remote.how == "ranges":
             return None
         return self.shards[number].drop_copy(self.indexes[number], self.locate_shard(number))

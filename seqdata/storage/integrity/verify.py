@@ -159,7 +159,7 @@ def make_mismatch_error(
     """Return the error about a sequence with another checksum or another recorded length."""
     if checksums is None:  # the kernel had no checksums, so it cannot have found a mismatch
         raise ValueError(
-            "mismatch: `checksums` must be those that the kernel compared with, but is None"
+            "mismatch: `checksums` must be the checksums that the kernel compared with, but is None"
         )
     first, count = _checksum_range(checksums, mismatched)
     size = len(mismatched.content)

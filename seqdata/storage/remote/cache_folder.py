@@ -387,9 +387,9 @@ def remove_orphan(partial: Path) -> None:
 
 
 def lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
-    """Return the locked temporary file; None if the file itself or no folder exists by then.
+    """Return the locked temporary file; None if the final file exists by then.
 
-    Also None if the writer of the temporary file is stuck.
+    Also None if another writer of the temporary file is stuck, or the folder is gone.
 
     Args:
         partial: Its name.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import CacheError, CorruptShardError, DataError
+from seqdata.errors import CacheError, CorruptShardError, DataError, FingerprintMismatch
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage import file_lock
 from seqdata.storage.data_location import DataLocation
@@ -82,6 +82,12 @@ class DownloadSpec:
     location: DataLocation
     error: type[DataError] | None = None
 
+    @property
+    def advice(self) -> str:
+        """Remedy for a file that differs; one replaced since it was listed is only listed again."""
+        is_stale = self.error is not None and issubclass(self.error, FingerprintMismatch)
+        return "Open the dataset again" if is_stale else "Restore it, or write the store again"
+
 
 def download(spec: DownloadSpec, descriptor: int) -> str:
     """Download a file; return its SHA-256.
@@ -101,8 +107,7 @@ def download(spec: DownloadSpec, descriptor: int) -> str:
         shorter, longer = sorted((stat.size, spec.size))
         raise replace(spec.location, offset=shorter, length=longer - shorter).make_error(
             spec.error or CorruptShardError,
-            f"must have {spec.size} bytes, but has {stat.size}. Restore it, or write the store "
-            "again",
+            f"must have {spec.size} bytes, but has {stat.size}. {spec.advice}",
             expected=spec.size, found=stat.size,
         )  # fmt: skip
     for is_last_try in (False, True):  # the bytes may be of two versions
@@ -117,7 +122,7 @@ def download(spec: DownloadSpec, descriptor: int) -> str:
     raise replace(spec.location, offset=0, length=spec.size).make_error(
         spec.error or CorruptShardError,
         f"must have sha256 {str(spec.sha256)[:16]}, but has {found[:16]}: it was replaced or is "
-        "damaged. Restore it, or write the store again",
+        f"damaged. {spec.advice}",
         expected=spec.sha256, found=found,
     )  # fmt: skip
 

@@ -283,9 +283,7 @@ def _make_final_error(
         reason = find_reason(error, causes)
     status = None if reason is None else find_status(reason)
     if reason is None or status in _GONE_STATUSES:
-        return location.make_error(
-            MissingShardError, "is not there. Restore it, or write the store again"
-        )
+        return location.make_error(MissingShardError, "is not there. Check the URL, or restore it")
     is_refused = status is not None and 400 <= status < 500 and status not in _TRANSIENT_STATUSES
     if (
         is_refused

@@ -317,12 +317,14 @@ def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
     recorded = {"shuffle": None, **json.loads(content)}  # earlier releases wrote no `shuffle`
     for name, value in recorded.items():
         if name in expected and expected[name] != value:
+            is_argument = name not in ("version", "algorithm")
+            remedy = "Pass the same" if is_argument else "Write with the packages used before"
             raise ConfigError(
                 must_be(
                     f"{root}: `{name}`",
                     f"{value!r}, as it was before the interruption",
                     repr(expected[name]),
-                    f"Pass the same, or {RESTART_HINT}",
+                    f"{remedy}, or {RESTART_HINT}",
                 )
             )
 

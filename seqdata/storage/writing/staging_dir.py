@@ -217,8 +217,8 @@ def _check_no_overwrite(root: Path, files: StoreFiles) -> None:
             raise ConfigError(
                 must_be(
                     f"{root}:",
-                    "empty",
-                    f"not: it holds {found[0]!r}, but no {files.last!r}",
+                    "a folder without files of a store",
+                    f"one with {found[0]!r} and no {files.last!r}",
                     "Choose another folder, or pass `overwrite=True` to replace such files",
                 )
             )

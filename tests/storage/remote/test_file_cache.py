@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store
+from seqdata.errors import CorruptShardError, FingerprintMismatch
 from seqdata.storage import file_lock
 from seqdata.storage.remote import cache_folder
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
@@ -53,6 +54,16 @@ def test_files_of_one_name_size_and_tag_in_two_folders_are_two_files(tmp_path):
                 f"{server.url}/{folder}", Remote(cache_dir=tmp_path / "cache")
             )
             assert first(make_cache(files).acquire(CacheRequest("b"))) == value
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"), [(None, "Restore it, or"), (FingerprintMismatch, "Open the dataset again")]
+)
+def test_another_size_than_expected_has_the_remedy_of_its_cause(web, tmp_path, error, remedy):
+    request = CacheRequest("b", size=10, sha256="0" * 64, error=error)
+    text = rf"must have 10 bytes, but has {SIZE}\. {remedy}"
+    with pytest.raises(error or CorruptShardError, match=text):
+        cache_at(web, tmp_path).acquire(request)
 
 
 def name_of(cache, name):
