@@ -97,8 +97,9 @@ def find_without_mirrored_test(core: list[Path]) -> list[str]:
     """Return the modules with several functions that have no test at their path."""
     found = []
     for path in core:
-        folder = ROOT / "tests" / path.relative_to(ROOT / "seqdata").parent
-        tests = [*folder.glob(f"test_{path.stem}.py"), *folder.glob(f"test_{path.stem}_*.py")]
+        module = path.parent if path.stem == "__init__" else path  # a package has tests next to it
+        folder = ROOT / "tests" / module.relative_to(ROOT / "seqdata").parent
+        tests = [*folder.glob(f"test_{module.stem}.py"), *folder.glob(f"test_{module.stem}_*.py")]
         if path == ROOT / "seqdata/__init__.py":
             tests = [TEST_OF_FRONT] if TEST_OF_FRONT.is_file() else []
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))

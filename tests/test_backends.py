@@ -1,6 +1,8 @@
 """The face for authors of formats: few names, each documented; files are read once as input."""
 
+import io
 import re
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from seqdata import backends, open_store
 from seqdata.backends import Extents, FileFormat, FileIndex, FormatBackend, FormatReader, files
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, SeqDataWarning
 from seqdata.readers.source import ReadOptions, find_source
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -57,6 +59,27 @@ def test_files_are_read_once_as_input_and_others_are_skipped(folder):
 def test_options_of_tables_are_refused(folder):
     with pytest.raises(ConfigError, match="`group` must be left out"):
         list(FormatReader(Bytes())(find_source(folder)[0], ReadOptions(group="g")))
+
+
+def test_values_that_are_called_id_take_the_place_of_ids_with_one_warning(tmp_path):
+    tar = pytest.importorskip("seqdata_webdataset.indexed_format")
+    values = io.BytesIO()
+    np.save(values, np.arange(3))
+    for name in ("a", "B"):
+        with tarfile.open(tmp_path / f"{name}.TAR", "w") as file:
+            for ending, content in (("npy", values.getvalue()), ("id", b"same")):
+                entry = tarfile.TarInfo(f"{name}.{ending}")
+                entry.size = len(content)
+                file.addfile(entry, io.BytesIO(content))
+    files = find_source(tmp_path)[0]
+    with pytest.warns(SeqDataWarning) as caught:
+        rows = list(FormatReader(tar.IndexedTar())(files, ReadOptions()))
+    assert [row["id"] for row in rows] == [b"same"] * 2
+    assert [str(warning.message) for warning in caught] == [
+        f"{tmp_path / 'B.TAR'}: ids are dropped: its values 'id' become the field 'id', which does "
+        "not hold strings. To keep the ids, open the files, `rename` the field, and pass that to "
+        "`write_store`"
+    ]
 
 
 class Opening(Bytes):

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from seqdata import Axis, ConfigError, SequenceIndex, Windows, open_store
+from seqdata import Axis, ConfigError, SequenceIndex, Windows
 from seqdata.linked_axes import Link, round_half_up, to_fraction
-from seqdata.storage.linking import AxisLinker
 
 RATES = st.fractions(min_value=Fraction(1, 50), max_value=5_000, max_denominator=1_001)
 OFFSETS = st.fractions(min_value=-3, max_value=3, max_denominator=10**9)
@@ -66,19 +65,6 @@ def test_nothing_drifts_over_a_million_steps():
     for step in (0, 1, 499_999, 999_999):
         exact = (steps[step].item() * Fraction(1_001, 30_000) - Fraction(3, 25)) * 44_100
         assert abs(found[step].item() - exact) <= Fraction(1, 2)
-
-
-def test_adjoining_spans_adjoin_along_every_axis():
-    rows = [{"a": np.zeros(1_000), "b": np.zeros(2_339)}]
-    store = open_store(rows, rates={"a": 300, "b": "701.1"})
-    linker = AxisLinker.from_store(store, "time", is_tiled=True)
-    bounds = np.arange(0, 1_001, 7)
-    bounds[-1] = 1_000
-    spans = np.stack([0 * bounds[1:], bounds[:-1], bounds[1:]], axis=1)
-    own = linker.follow(spans)["b"]
-    assert own[0, 1:].tolist()[0] == 0
-    assert own[-1, 2] == 2_339
-    assert (own[1:, 1] == own[:-1, 2]).all()
 
 
 @given(

@@ -52,7 +52,7 @@ class Unfitted:
     """Transform in the place of statistics that are not fitted: it makes no batch.
 
     Args:
-        names: The fields.
+        names: The fields; empty if a function chooses them.
     """
 
     names: tuple[str, ...]
@@ -64,9 +64,10 @@ class Unfitted:
             ConfigError: Always.
         """
         del columns, seeds
+        shown = f" ({', '.join(self.names)})" if self.names else ""
         raise ConfigError(
-            f"datamodule: `statistics` ({', '.join(self.names)}) are fitted on `train`, but it is "
-            "None, and no checkpoint was loaded. Pass `train`, `ckpt_path`, or fitted statistics"
+            f"datamodule: `statistics`{shown} are fitted on `train`, but it is None, and no "
+            "checkpoint was loaded. Pass `train`, `ckpt_path`, or fitted statistics"
         )
 
 

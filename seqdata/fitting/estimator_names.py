@@ -11,7 +11,6 @@ from seqdata.fitting.labels import Labels
 from seqdata.fitting.mean_std import MeanStd
 from seqdata.fitting.quantiles import Quantiles
 from seqdata.fitting.scales import Log1p, Robust
-from seqdata.fitting.statistics import Statistics
 from seqdata.fitting.vocabulary import Vocabulary
 
 _CLASSES = (MeanStd, Robust, Log1p, Quantiles, Labels, Vocabulary)
@@ -30,7 +29,7 @@ def resolve_estimators(statistics: Any) -> Any:
     Raises:
         ConfigError: If there is no such estimator, or its arguments are invalid.
     """
-    if not isinstance(statistics, Mapping) or isinstance(statistics, Statistics):
+    if not isinstance(statistics, Mapping):
         return statistics
     return {name: _resolve(str(name), each) for name, each in statistics.items()}
 

@@ -18,6 +18,7 @@ from seqdata.storage.fields import kind_of
 from seqdata.storage.views import locate_sequence
 
 NAN_RULES = ("error", "ignore", "impute")
+NAN_PROBLEM = "values must be numbers, but one is nan. Fit with nan='ignore' or nan='impute'"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -228,8 +228,8 @@ class FittedMeanStd:
             missing = np.isnan(values)
             if missing.any() and self._nan == "error":
                 raise DecodeError.at(
-                    f"statistics: field {self.name!r} has a NaN, which MeanStd(nan='error') does "
-                    "not allow. Fit with nan='ignore' or nan='impute'.",
+                    f"statistics: field {self.name!r} has a NaN, which nan='error' does not allow. "
+                    "Fit with nan='ignore' or nan='impute'.",
                     field=self.name,
                 )
             found[missing] = 0.0
@@ -350,7 +350,7 @@ class FittedMeanStd:
             group = distinct[int(np.flatnonzero(known < 0)[0])]
             raise DecodeError.at(
                 f"statistics: {self.by} {group!r} of field {self.name!r} had no value in the data "
-                "that was fitted. Fit over it, too, or use MeanStd(unknown='overall').",
+                "that was fitted. Fit over it, too, or with unknown='overall'.",
                 field=self.name,
             )
         return known[indices]

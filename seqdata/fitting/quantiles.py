@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DataError, DecodeError, must_be
 from seqdata.fitting.field_chunk import (
+    NAN_PROBLEM,
     NAN_RULES,
     FieldChunk,
     check_choice,
@@ -141,23 +142,36 @@ class DigitsAccumulator:
         return True
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the quantiles of each feature."""
-        below, above = np.moveaxis(_from_keys(self._prefixes, np.dtype(self._field.dtype)), -1, 0)
-        virtual = (np.maximum(self._counts, 1) - 1)[:, None] * self._levels
-        weights = virtual - np.floor(virtual)
-        values = _interpolate(below, above, weights)
-        values[self._counts == 0] = np.nan
-        values = np.moveaxis(values.reshape(*self._field.shape, -1), -1, 0)
+        """Return the quantiles of each feature.
+
+        Raises:
+            DataError: If they are integers between which float32 hardly distinguishes.
+        """
+        values = self.find_values()
         self._check_resolution(values)
         has_median = self._estimator.nan == "impute"
         return {
             "kind": "quantiles",
             "levels": list(self._estimator.levels),
             "nan": self._estimator.nan,
-            "count": self._counts.reshape(self._field.shape).tolist(),
+            "count": self.counts,
             "values": to_plain_floats(values[:-1] if has_median else values),
             "median": to_plain_floats(values[-1]) if has_median else None,
         }
+
+    @property
+    def counts(self) -> Any:
+        """Number of values of each feature, as nested lists of integers."""
+        return self._counts.reshape(self._field.shape).tolist()
+
+    def find_values(self) -> NDArray[np.float64]:
+        """Return the quantiles, float64 (levels, *shape); NaN of a feature without values."""
+        below, above = np.moveaxis(_from_keys(self._prefixes, np.dtype(self._field.dtype)), -1, 0)
+        virtual = (np.maximum(self._counts, 1) - 1)[:, None] * self._levels
+        weights = virtual - np.floor(virtual)
+        values = _interpolate(below, above, weights)
+        values[self._counts == 0] = np.nan
+        return np.moveaxis(values.reshape(*self._field.shape, -1), -1, 0)
 
     def _check_resolution(self, values: NDArray[np.float64]) -> None:
         """Raise if float32, to which clipped integers are converted, hardly distinguishes them.
@@ -255,11 +269,7 @@ def _to_keys(
     missing = np.isnan(values)
     if rule == "error" and missing.any():
         row = int(np.nonzero(missing)[0][0])
-        raise chunk.make_error(
-            row,
-            "values of Quantiles must be numbers, but one is nan. Fit with "
-            "Quantiles(..., nan='ignore') or nan='impute'",
-        )
+        raise chunk.make_error(row, NAN_PROBLEM)
     words = (values + np.zeros((), values.dtype)).view(unsigned).astype(np.uint64)  # -0.0 is 0.0
     negative = (words & top) != 0
     keys = np.where(negative, ~words & np.uint64((1 << bits) - 1), words | top)

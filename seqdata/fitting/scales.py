@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from seqdata.errors import ConfigError, DecodeError, must_be
 from seqdata.fitting.field_chunk import (
+    NAN_PROBLEM,
     NAN_RULES,
     FieldChunk,
     check_choice,
@@ -86,9 +87,7 @@ class RobustAccumulator:
 
     def make_plain(self) -> dict[str, Any]:
         """Return the median and the range of each feature."""
-        plain = self._digits.make_plain()
-        quartiles = np.array(plain["values"], dtype=np.float64)
-        return _make_plain(self._estimator, plain["count"], quartiles)
+        return _make_plain(self._estimator, self._digits.counts, self._digits.find_values())
 
 
 class GroupedRobustAccumulator:
@@ -115,7 +114,7 @@ class GroupedRobustAccumulator:
         values = chunk.values.astype(np.float64)
         if self._estimator.nan == "error" and np.isnan(values).any():
             row = int(np.nonzero(np.isnan(values))[0][0])
-            raise chunk.make_error(row, "values of Robust must be numbers, but one is nan")
+            raise chunk.make_error(row, NAN_PROBLEM)
         groups, indices = list_groups(chunk.groups)
         rows = np.repeat(indices, chunk.lengths)
         order = np.argsort(rows, kind="stable")

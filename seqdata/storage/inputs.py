@@ -24,9 +24,8 @@ from seqdata.storage.decoded_source import DecodedColumn
 from seqdata.storage.logical_values import EncodedColumn, share_vocabularies
 
 PLAIN_FIELD = "x"  # of sequences that are plain arrays
-
-
 Axes = Mapping[str, str | None]
+_MANY_ROWS, _FEW_COLUMNS = 100_000, 16  # from which shape on rows are more likely timesteps
 
 
 def normalize_sequences(
@@ -65,6 +64,7 @@ def normalize_sequences(
             f"{type(sequences).__name__}. Put it in a list"
             f"{columns if isinstance(sequences, Mapping) else ''}"
         )
+    _warn_of_timesteps(sequences)
     iterator = iter(sequences)
     try:
         first = next(iterator)
@@ -85,6 +85,17 @@ def normalize_sequences(
     if isinstance(first, tuple) and any(np.ndim(part) or isinstance(part, str) for part in first):
         return (as_mapping(item, None) for item in all_items), axes
     return ({PLAIN_FIELD: item} for item in all_items), axes
+
+
+def _warn_of_timesteps(sequences: Any) -> None:
+    """Warn if the rows of an array are so many and so short that they may be timesteps."""
+    shape: tuple[int, ...] = getattr(sequences, "shape", ())
+    if len(shape) == 2 and shape[0] >= _MANY_ROWS and shape[1] <= _FEW_COLUMNS:
+        warn(
+            "`sequences`: each row of an array is a sequence, so an array of shape "
+            f"{tuple(shape)} holds {shape[0]:,} sequences of {shape[1]} timesteps. If its rows are "
+            "timesteps, pass it in a list: [array]"
+        )
 
 
 def _check_first_item(first: Any) -> None:

@@ -16,9 +16,10 @@ from seqdata.storage.fields import make_unknown_name_error
 from seqdata.storage.logical_values import EncodedValues
 from seqdata.storage.time_split import make_bounds, make_limit
 from seqdata.storage.views import SequenceStore
-from seqdata.suite.labels import check_labels, describe_float_labels
 from seqdata.suite.table_columns import (
+    check_labels,
     check_static_numbers,
+    describe_float_labels,
     is_float,
     list_groups,
     make_infinite_error,

@@ -22,9 +22,9 @@ from seqdata.protocols import Store
 from seqdata.runs.options import DataKind, check_split
 from seqdata.storage.fields import is_text, make_unknown_name_error
 from seqdata.storage.remote.options import Remote
-from seqdata.suite.labels import check_stored_labels
 from seqdata.suite.recordings import check_rates
 from seqdata.suite.sources import as_names, list_parts
+from seqdata.suite.table_columns import check_stored_labels
 from seqdata.suite.write_once import WriteOnce
 
 _OWNER = "long sequences"

@@ -84,7 +84,7 @@ class CheckRecordings:
         at = wrong[:1]
         return [
             f"{len(wrong)} of {len(texts)} recordings have more tokens than frames, for which the "
-            f"loss of CTC is infinite (the first: {store.keys(at)[0]!r}, {sizes[at[0]]} tokens, "
+            f"loss of CTC is infinite (the first: {store.ids[at][0]!r}, {sizes[at[0]]} tokens, "
             f"{frames[at[0]]} frames). Correct or remove their rows of the transcript, or pass "
             "zero_infinity=True to the loss"
         ]
@@ -105,7 +105,7 @@ def check_rates(owner: str, store: Any, rate: int | None = None) -> None:
     found, firsts, counts = np.unique(rates, return_index=True, return_counts=True)
     if len(found) <= 1 and (rate is None or set(found.tolist()) <= {rate}):
         return
-    ids = store.keys(firsts)
+    ids = store.ids[firsts]
     listed = ", ".join(
         f"{each} Hz: {count} (the first: {id_!r})"
         for each, count, id_ in zip(found.tolist(), counts.tolist(), ids, strict=True)
@@ -134,7 +134,7 @@ def _drop_blank(store: Any, is_blank: NDArray[np.bool_]) -> list[str]:
     blank = np.flatnonzero(is_blank)
     if not len(blank):
         return []
-    some = ", ".join(map(repr, store.keys(blank[:_SHOWN])))
+    some = ", ".join(map(repr, store.ids[blank[:_SHOWN]]))
     some += ", ..." if len(blank) > _SHOWN else ""
     if len(blank) == len(is_blank):
         raise ConfigError(

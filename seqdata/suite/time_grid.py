@@ -265,11 +265,11 @@ class Step:
             days = (dates.astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
             last = ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64) - 1
             is_end = days == last
-            offsets = np.where(is_end & is_end[starts][owners], 0, days - days[starts][owners])
+            offsets = np.where(is_end & is_end[starts[owners]], 0, days - days[starts[owners]])
             remainders = months.view(np.int64) % self.size
-            return np.asarray(offsets | (remainders - remainders[starts][owners]))
+            return np.asarray(offsets | (remainders - remainders[starts[owners]]))
         remainders = local % self.size
-        return np.asarray(remainders - remainders[starts][owners])
+        return np.asarray(remainders - remainders[starts[owners]])
 
     def add(
         self, base: NDArray[np.int64], steps: NDArray[np.int64], logical: Timestamp | None

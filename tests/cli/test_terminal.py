@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from seqdata.api import write_store
 from seqdata.cli._report import console
 from seqdata.cli._report.console import iter_table, keep_whole
-from seqdata.cli._report.grouped_help import GroupedCommand
 from seqdata.cli.app import app
 from seqdata_testing.waiting import patient
 
@@ -37,27 +36,6 @@ def help_of(*names):
     )
 
 
-def summaries(text):
-    """Return the summary of each command, by the title of its group."""
-    groups, title = {}, ""
-    for line in text.splitlines():
-        if line.endswith(":") and not line.startswith(" "):
-            title = line
-        elif found := re.fullmatch(r"  ([a-z]+) +(\S.*)", line):
-            groups.setdefault(title, {})[found[1]] = found[2]
-    return groups
-
-
-def test_commands_are_in_two_groups_with_whole_summaries():
-    groups = summaries(help_of())
-    assert list(groups) == ["Data:", "Training:"]
-    assert list(groups["Data:"])[:4] == ["write", "stats", "index", "verify"]
-    assert list(groups["Training:"]) == ["plan", "replay", "why", "fit", "doctor", "plugins"]
-    everything = {**groups["Data:"], **groups["Training:"]}
-    assert all(len(text) <= 55 and "..." not in text for text in everything.values())
-    assert all(text.endswith((".", ")")) for text in everything.values())
-
-
 def test_no_line_of_help_is_longer_than_a_terminal_or_cut():
     own = [names for names, found in iter_commands() if found.params]
     assert len(own) > 12
@@ -65,18 +43,6 @@ def test_no_line_of_help_is_longer_than_a_terminal_or_cut():
         lines = help_of(*names[1:]).splitlines()
         assert [line for line in lines if len(line) > 80] == []
         assert [line for line in lines[1:] if re.search(r"[a-z]\.\.\.$", line)] == []
-
-
-def test_options_of_plan_and_doctor_are_grouped_each_once():
-    for name in ("plan", "doctor"):
-        command = app.commands[name]
-        assert isinstance(command, GroupedCommand)
-        named = [option for group in command.option_groups.values() for option in group]
-        assert len(named) == len(set(named))
-        text = help_of(name)
-        assert all(f"\n{title}:\n" in text for title in command.option_groups)
-    assert "\nOptions:\n" not in help_of("plan")  # all are in a group
-    assert "\nLanes of chunks (tbptt):\n  --lanes" in help_of("plan")
 
 
 RUNNER = """
@@ -205,14 +171,6 @@ def test_shells_complete_commands_names_and_files(shell):
                   ["plugins", "check", "npz"]):  # fmt: skip
         (item,) = complete.get_completions(words, "sto")
         assert item.type == "file"
-
-
-def test_the_help_of_fit_lists_what_lightning_takes():
-    shown = CliRunner().invoke(app, ["fit", "--help"], terminal_width=80).output
-    assert shown.startswith("Usage: app fit --config FILE [OPTIONS]\n")
-    for option in ("-c, --config FILE", "--data.KEY VALUE", "--data.help CLASS", "-h, --help"):
-        assert f"\n  {option}  " in shown
-    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_the_script_of_bash_is_one():

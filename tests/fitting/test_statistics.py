@@ -53,7 +53,7 @@ def test_nan_by_rule_of_quantiles(rule, expected):
 def test_a_nan_is_an_error_that_names_its_sequence(what):
     rows = [{"id": "good", "x": [1.0]}, {"id": "bad", "x": [2.0, np.nan]}]
     with pytest.raises(
-        DataError, match=r"fit: sequence 'bad', field 'x': values of .* is nan"
+        DataError, match=r"fit: sequence 'bad', field 'x': values .*must be .* is nan"
     ) as e:
         fit(rows, {"x": what})
     assert e.value.details["field"] == "x"

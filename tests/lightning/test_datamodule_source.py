@@ -116,34 +116,6 @@ def test_values_of_the_validation_part_do_not_reach_statistics():
     assert abs(all_values(data.train_dataloader()).mean()) < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("where", "expected"),
-    [
-        ({"kind": "a"}, lambda row: row["kind"] == "a"),
-        (
-            {"kind": ["a", "c"], "year": 2003},
-            lambda row: row["kind"] != "b" and row["year"] == 2003,
-        ),
-        ({"year": "2001..2003"}, lambda row: row["year"] in (2001, 2002)),
-        ({"length": "..4"}, lambda row: len(row["x"]) < 4),
-        ({"id": ["r3", "r7"]}, lambda row: row["id"] in ("r3", "r7")),
-    ],
-)
-def test_sequences_are_selected_by_values(where, expected):
-    data = SequenceDataModule(train=rows(), where=where, batching=Fixed(4))
-    found = [name for batch in data.train_dataloader() for name in batch["id"]]
-    assert sorted(found) == sorted(row["id"] for row in rows() if expected(row))
-
-
-def test_sequences_are_selected_by_dates():
-    table = [{"x": [1.0], "day": np.datetime64("2024-01-01") + number} for number in range(10)]
-    data = SequenceDataModule(
-        train=table, where={"day": "2024-01-03..2024-01-06"}, batching=Fixed(9)
-    )
-    (batch,) = data.train_dataloader()
-    assert sorted(batch.ids.tolist()) == [2, 3, 4]
-
-
 def test_a_table_is_grouped_ordered_and_renamed():
     table = pd.DataFrame(
         {"site": list("babab"), "hour": [1, 1, 0, 0, 2], "load": [1.0, 2, 3, 4, 5]}
@@ -236,28 +208,11 @@ def test_a_run_on_changed_data_keeps_its_statistics(tmp_path):
         ({"val": rows(3)}, "`val` is given, and `split` has a part 'val'"),
         ({"statistics": {"x": 3}}, "`statistics` must be field -> estimator"),
         ({"statistics": {"x": "MeanStdd"}}, "of 'x' in `statistics` must be one of MeanStd.*'MeanStdd'"),  # noqa: E501
-        ({"statistics": {"x": {"class_path": "MeanStd", "init_args": {"bye": 1}}}}, "MeanStd does not take"),  # noqa: E501
-        ({"statistics": {"x": "nowhere.MeanStd"}}, "'nowhere.MeanStd' cannot be imported"),
     ],
 )  # fmt: skip
 def test_arguments_that_cannot_be_meant_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         data_of(**options)
-
-
-@pytest.mark.parametrize(
-    ("where", "message"),
-    [
-        ({"kinds": "a"}, "no field 'kinds'.*did you mean 'kind'"),
-        ({"x": 1}, "field 'x' of `where` must be one with a value per sequence"),
-        ({"year": "x"}, "`where` of 'year' must be a number"),
-        ({"kind": "z"}, "`where` must select at least one sequence, but selects none of 40"),
-        ({"year": "2024-01-01.."}, "a bound of 'year' must be a number"),
-    ],
-)
-def test_conditions_that_cannot_be_meant_are_refused(where, message):
-    with pytest.raises(ConfigError, match=message):
-        data_of(where=where).setup("fit")
 
 
 def test_estimators_have_names():

@@ -11,7 +11,7 @@ from seqdata.index import SequenceIndex
 from seqdata.plotting.batches import chart_padding, chart_sizes
 from seqdata.plotting.charts import Bars
 from seqdata.plotting.lengths import chart_lengths
-from seqdata.plotting.page import render_figure, render_object, render_page, render_table
+from seqdata.plotting.page import render_figure
 from seqdata.plotting.plans import chart_plan
 from seqdata.plotting.rows import chart_rows
 from seqdata.plotting.svg import find_ticks, format_number, render_svg
@@ -94,23 +94,3 @@ def test_numbers_of_axes_are_short():
         "0.3333",
         "-2",
     ]
-
-
-def test_tables_escape_and_set_numbers_to_the_right():
-    text = render_table(("name", "count"), [(NASTY, 1234), ("b", 5)])
-    assert "<script" not in text
-    assert '<td class="number" style="text-align: right">1,234</td>' in text
-    assert "<td>b</td>" in text
-    parse(text)
-    parse(render_table(("a",), []))
-
-
-def test_a_page_is_one_file_for_light_and_dark_screens():
-    page = render_page(NASTY, [render_object(NASTY), render_figure(CHARTS["sizes"])])
-    assert "<script" not in page
-    assert "color-scheme: light dark" in page
-    assert "CanvasText" in page
-    assert not re.search(r"(href|src|@import|url\()", page)
-    parse(page.partition("\n")[2].replace('<meta charset="utf-8">', "").replace(
-        '<meta name="viewport" content="width=device-width, initial-scale=1">', ""
-    ))  # fmt: skip

@@ -151,3 +151,16 @@ def test_tables_are_recognized_without_their_libraries():
     assert all(map(is_table, tables))
     assert not any(map(is_table, [DataFrame(), [table], {"x": [1]}, None]))
     assert all(to_arrow_table(each).column("x").to_pylist() == [[1]] for each in tables)
+
+
+def test_an_array_of_many_short_rows_may_be_one_of_timesteps():
+    with pytest.warns(
+        SeqDataWarning, match=r"shape \(100000, 2\) holds 100,000 sequences of 2 .*: \[array\]"
+    ):
+        normalize_sequences(np.zeros((100_000, 2)), None)
+
+
+@pytest.mark.parametrize("shape", [(99_999, 2), (100_000, 17), (100_000, 1, 1)])
+def test_other_arrays_are_taken_as_they_are(shape):
+    rows, _ = normalize_sequences(np.zeros(shape, "i1"), None)
+    assert next(rows)["x"].shape == shape[1:]

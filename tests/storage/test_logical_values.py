@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from seqdata import concat, open_store, split, write_store
 from seqdata.errors import ConfigError, DataError, DecodeError
-from seqdata.logical_types import Categories, Duration, Timestamp, parse_logical_type
+from seqdata.logical_types import Categories, Duration, Timestamp
 from seqdata.protocols import Field
 from seqdata.storage.arrow.store import open_arrow
 from seqdata.storage.logical_values import (
@@ -299,33 +299,7 @@ def test_an_unknown_logical_type_of_a_manifest_is_refused(tmp_path):
         open_arrow(tmp_path / "store")
 
 
-@pytest.mark.parametrize(
-    "logical",
-    [Timestamp("ns"), Timestamp("s", "UTC"), Duration("D"), Categories(()), Categories(("a", ""))],
-)
-def test_a_logical_type_survives_plain_data(logical):
-    assert parse_logical_type(logical.to_plain()) == logical
-    assert hash(parse_logical_type(logical.to_plain())) == hash(logical)
-
-
-@pytest.mark.parametrize(
-    "plain",
-    [
-        None, {}, {"type": "timestamp"}, {"type": "timestamp", "unit": "W"},
-        {"type": "timestamp", "unit": "s", "timezone": 1},
-        {"type": "timestamp", "unit": "s", "a": 1},
-        {"type": "duration", "unit": "s", "timezone": "UTC"},
-        {"type": "categories", "values": ["a", "a"]}, {"type": "categories", "values": [1]},
-    ],
-)  # fmt: skip
-def test_what_is_no_logical_type_is_none(plain):
-    assert parse_logical_type(plain) is None
-
-
-def test_vocabularies_are_told_apart():
-    first, second = Categories(("a", "b")), Categories(("b", "a"))
-    assert first != second
-    assert repr(first) != repr(second)
+def test_stores_of_different_vocabularies_are_not_joined():
     with pytest.raises(ConfigError):
         concat([open_store([{"w": ["a"]}]), open_store([{"w": ["b"]}])])
 

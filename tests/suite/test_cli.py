@@ -10,7 +10,6 @@ import yaml
 from click.testing import CliRunner
 
 from seqdata import ForecastDataModule
-from seqdata.cli import fit
 from seqdata.cli.app import app
 from seqdata.collators.padded import Padded
 from seqdata.suite import cli
@@ -72,23 +71,6 @@ def test_the_command_shows_all_arguments_and_says_what_is_wrong():
     done = CliRunner().invoke(app, ["fit", "--config", "config.yaml"])
     assert done.exit_code == 2
     assert "ForecastDataModul" in done.output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("option", fit._OPTIONS)
-def test_options_that_the_help_names_are_those_of_lightning(option):
-    write()
-    name, value = option.removeprefix("-c, ").partition(" ")[::2]
-    found = {
-        "--data.KEY": "--data.batch_size=64", "--model.KEY": "--model.hidden=128",
-        "--trainer.KEY": "--trainer.max_epochs=3", "--data.help": "--data.help=ForecastDataModule",
-        "--model.help": "--model.help=LSTMForecaster", "--print_config": "--print_config",
-    }.get(name) or f"{name}={'config.yaml' if value == 'FILE' else 3}"  # fmt: skip
-    is_help = name.endswith(".help")
-    options = ["--config", "config.yaml", found, *([] if is_help else ["--print_config"])]
-    done = CliRunner().invoke(app, ["fit", *options])
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("usage:" if is_help else "# lightning")
 
 
 class Plain(pl.LightningModule):

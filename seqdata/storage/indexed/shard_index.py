@@ -23,6 +23,8 @@ from seqdata.storage.text_bytes import TextBytes, concat_texts
 
 ENDS = 512
 """Bytes at each end of a file that are compared when it is opened."""
+VERSION = " version "
+"""The part of a format's identity before its version."""
 Siblings = Mapping[str, tuple[int, str]]
 """Sibling that an index was built with -> its facts; see ``file_format.file_facts``."""
 MissingValues = Mapping[str, tuple[int, Sequence[int]]]
