@@ -191,7 +191,7 @@ def test_an_opened_store_beside_a_url_is_refused(bucket, local, remote):
     [
         (3, "`remote` must be 'cache', 'ranges' or a Remote, but is a int"),
         ({"how": "ranges"}, "`remote` must be 'cache', 'ranges' or a Remote, but is a dict"),
-        ("sometimes", "`how` must be one of cache, ranges, but is 'sometimes'"),
+        ("sometimes", "`remote` must be 'cache', 'ranges' or a Remote, but is 'sometimes'"),
     ],
 )
 def test_what_is_no_access_to_urls_is_refused_at_once(remote, text):

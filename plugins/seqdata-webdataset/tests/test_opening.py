@@ -199,7 +199,7 @@ def test_a_damaged_index_is_found(folder):
     raw = bytearray(path.read_bytes())
     raw[-100] ^= 1
     path.write_bytes(raw)
-    text = r'index \("seqdata-index/index.idx"\): must be a valid index, but is damaged or not'
+    text = r'index \("seqdata-index/index.idx"\): must be a valid index, but is damaged'
     with pytest.raises(CorruptShardError, match=text):
         open_webdataset(folder)
 

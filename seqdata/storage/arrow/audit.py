@@ -65,7 +65,7 @@ def audit_arrow(
 
     Args:
         location: A folder or its URL.
-        shard: The index of a single shard; None: all, and the lengths.
+        shard: The index of a single shard; None: all. At a URL, lengths are audited only if None.
         on_progress: Called with the number of bytes that were checked, from any thread.
 
     Returns:
@@ -73,7 +73,8 @@ def audit_arrow(
 
     Raises:
         ConfigError: If there is no such shard.
-        RemoteReadError: If a file cannot be read.
+        DataError: If the manifest is invalid; of a web server, also if there is none.
+        RemoteReadError: If the manifest cannot be read, or, from the iterator, another file.
     """
     if is_remote(location):
         files = make_remote_files(location, Remote())

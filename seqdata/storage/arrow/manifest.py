@@ -247,6 +247,7 @@ def load_manifest(root: Path) -> Manifest:
     Raises:
         DataError: If it is not a manifest, is of another version, or has invalid entries.
         FingerprintMismatch: If it was changed after it was written.
+        MissingShardError: If it does not exist.
         LimitError: If it is larger than ``MAX_MANIFEST``.
     """
     location = DataLocation(dataset=str(root), file=MANIFEST, file_kind="manifest")
@@ -288,7 +289,9 @@ def parse_manifest(text: bytes, location: DataLocation) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise reader.make_error("text", f"is not JSON ({error})", "be a manifest") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise reader.make_error("format", "is missing or another", f"be {FORMAT!r}")
+        has_format = isinstance(document, dict) and "format" in document
+        found = f"is {document['format']!r:.80}" if has_format else "is missing"
+        raise reader.make_error("format", found, f"be {FORMAT!r}")
     if document.get("version") != VERSION:
         raise location.make_error(
             DataError,
@@ -358,7 +361,9 @@ class _ManifestReader:
             raise self.make_error("'key'", f"is {key!r}", "be a 'str' field or null")
         axes = list_axes(fields)
         lengths = self.require(document, "lengths", dict, "manifest")
-        if not axes or set(lengths) != set(axes):
+        if not axes:
+            raise self.make_error("'fields'", "have none", "have at least one field with an axis")
+        if set(lengths) != set(axes):
             raise self.make_error(
                 "'lengths'", f"has axes {sorted(lengths)}", f"have {sorted(axes)}"
             )
@@ -396,7 +401,7 @@ class _ManifestReader:
         for axis, entry in clocks.items():
             self.require(entry, "rate", type(entry["rate"]) if "rate" in entry else int, repr(axis))
         if not set(clocks) <= set(axes):
-            raise self.make_error(f"{RATES!r}", f"has axes {sorted(clocks)}", f"have of {axes}")
+            raise self.make_error(f"{RATES!r}", f"has axes {sorted(clocks)}", f"have only {axes}")
         try:
             return {axis: as_axis(clocks[axis], f"{RATES} of {axis!r}") for axis in clocks}
         except ConfigError as error:
@@ -415,11 +420,16 @@ class _ManifestReader:
             raise self.make_error(path, f"has dtype {dtype!r}", f"have one of {FIELD_DTYPES}")
         is_array = kind_of(Field(dtype)).is_array
         if axis is not None and (type(axis) is not str or not is_array):
-            raise self.make_error(path, f"has axis {axis!r}", "have a name, or null for text")
+            raise self.make_error(
+                path, f"has axis {axis!r}", "have a name or null as axis (text: null)"
+            )
         if len(shape) > MAX_DIMENSIONS or any(type(size) is not int or size < 1 for size in shape):
-            raise self.make_error(path, f"has shape {shape}", "have sizes of at least 1")
+            required = f"have sizes of at least 1, {MAX_DIMENSIONS} at most"
+            raise self.make_error(path, f"has shape {shape}", required)
         field = Field(dtype, tuple(shape), axis, self.read_logical(entry, dtype, path))
-        if shape and (not is_array or field_width(field) >= MAX_WIDTH):
+        if shape and not is_array:
+            raise self.make_error(path, f"has shape {shape}", f"have no shape as {dtype!r}")
+        if shape and field_width(field) >= MAX_WIDTH:
             raise self.make_error(path, f"has shape {shape}", f"take less than {MAX_WIDTH} bytes")
         return field
 
@@ -428,8 +438,8 @@ class _ManifestReader:
             return None
         logical = parse_logical_type(entry["logical"])
         if logical is None or logical.dtype != dtype:
-            found = f"{entry['logical']!r:.80} of {dtype}"
-            raise self.make_error(f"{path}, 'logical',", f"is {found}", "be a known logical type")
+            required = f"be a known logical type of {dtype!r}"
+            raise self.make_error(f"{path}, 'logical',", f"is {entry['logical']!r:.80}", required)
         return logical
 
     def read_lengths(self, entry: Any, path: str) -> LengthsFile:
@@ -447,8 +457,11 @@ class _ManifestReader:
         path = f"shard {i}"
         timesteps = self.require(entry, "timesteps", dict, path)
         buffers = self.require(entry, "buffers", dict, path)
-        if set(buffers) != set(fields) or set(timesteps) != set(axes):
+        if set(buffers) != set(fields):
             raise self.make_error(path, f"has fields {sorted(buffers)}", f"have {sorted(fields)}")
+        if set(timesteps) != set(axes):
+            found = f"has axes {sorted(timesteps)}"
+            raise self.make_error(f"{path}, 'timesteps',", found, f"have {sorted(axes)}")
         shard = ArrowShard(
             file=self.read_file_name(entry, path),
             sequences=self.read_count(entry, "sequences", path, MAX_SEQUENCES),
@@ -461,9 +474,10 @@ class _ManifestReader:
                 name: self.read_ranges(buffers[name], f"{path}, {name!r},") for name in fields
             },
         )
-        if shard.footer_bytes > min(shard.bytes, MAX_FOOTER):  # a footer is read in one piece
+        most = min(shard.bytes, MAX_FOOTER)  # a footer is read in one piece
+        if shard.footer_bytes > most:
             raise self.make_error(
-                path, f"has a footer of {shard.footer_bytes} bytes", "have a shorter one"
+                path, f"has one of {shard.footer_bytes}", f"have a footer of at most {most} bytes"
             )
         for name, field in fields.items():
             self.check_buffers(shard, name, field, f"{path}, buffers of {name!r},")
@@ -487,8 +501,8 @@ class _ManifestReader:
         if len(files) != len(manifest.shards) or spec.bytes_per_checksum < 1:
             raise self.make_error(
                 path,
-                f"has {len(files)} shards in blocks of {spec.bytes_per_checksum}",
-                f"have {len(manifest.shards)} in blocks of at least 1",
+                f"has {len(files)} in blocks of {spec.bytes_per_checksum}",
+                f"have {len(manifest.shards)} shards in blocks of at least 1 byte",
             )
         shards = [
             replace(
@@ -580,5 +594,5 @@ class _ManifestReader:
             is_valid = is_valid and position >= 0 and 0 <= size <= shard.bytes - position
         if not is_valid:
             raise self.make_error(
-                path, f"are {ranges!r}", f"lie in {shard.bytes} bytes and take {expected}"
+                path, f"are {ranges!r}", f"lie in {shard.bytes} bytes and take {expected} bytes"
             )

@@ -236,7 +236,9 @@ def open_remote(
     verify: str | None = None,
     remote: str | Remote | None = None,
 ) -> Store:
-    """Open a store behind a URL; every shard's size is checked, no data is read.
+    """Open a store behind a URL; every shard's size is checked, only lengths are read.
+
+    A folder without a manifest, but with Arrow or Parquet files, is opened by ``open_foreign``.
 
     Args:
         location: The URL of its folder.
@@ -246,8 +248,8 @@ def open_remote(
     Raises:
         ConfigError: If the location is invalid, or what it needs is not installed.
         RemoteReadError: If it cannot be read.
-        MissingShardError: If a shard is missing.
-        CorruptShardError: If a shard has another size.
+        MissingShardError: If a shard is missing, or there is nothing.
+        CorruptShardError: If a shard has another size, or the lengths are damaged.
         IncompleteDatasetError: If its writing was never finished.
         DataError: If it is not a store, or its manifest is invalid.
     """
@@ -321,11 +323,11 @@ def _open_without_manifest(
     verify: str | None,
     remote: str | Remote | None,
 ) -> Store:
-    """Open other files of a location that has no manifest.
+    """Open the Arrow or Parquet files of a location that has no manifest.
 
     Raises:
         IncompleteDatasetError: If files of a store exist.
-        MissingShardError: If there is nothing.
+        MissingShardError: If there is nothing, or a web server does not list files.
         RemoteReadError: If the files cannot be listed now.
         DataError: If there are other files.
     """

@@ -53,7 +53,7 @@ from seqdata.storage.writing.staging_dir import FACTS_SUFFIX
 _MAGIC = b"ARROW1"
 _TAIL_BYTES = 4 + len(_MAGIC)  # the footer's size, and the magic
 _COPY_BYTES = 1 << 22  # bytes
-_LENGTH_BYTES = 8  # maximum bytes of a name
+_LENGTH_BYTES = 8  # maximum bytes of a length
 _MANIFEST_BYTES_PER_SHARD = 4096  # approximate bytes of a shard's entry in a manifest
 
 

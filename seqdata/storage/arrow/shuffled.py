@@ -123,7 +123,8 @@ def shuffle_rows(
         make_id: Returns the added id of an index in the input.
 
     Raises:
-        ConfigError: If ``key`` names a field that does not hold strings, or a sequence is none.
+        ConfigError: If ``key`` names a field that does not hold strings, or the first item is not a
+            sequence.
     """
     by_index = sequences.rows
     order = draw_order(seed, len(by_index))
@@ -306,7 +307,7 @@ class _TableRows:
 
 
 def _open_tables(tables: Sequence[Any], axes: Axes | None) -> RowsWithAxes | None:
-    """Return the rows of Arrow tables of one schema; None if there is none."""
+    """Return the rows of Arrow tables of one schema; None if the tables have no rows."""
     names = tables[0].schema.names
     check_unique_names(names)
     columns = drop_index_columns(names)

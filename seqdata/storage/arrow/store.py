@@ -176,7 +176,7 @@ def make_source(
     mappings: Sequence[Any],
     checksums: Mapping[str, FieldChecksums],
 ) -> BufferSource:
-    """Return arrays over the buffers of a field; the manifest's parser has checked positions."""
+    """Return the source of a field over its buffers; the parser has checked their positions."""
     field = manifest.fields[name]
     dtype = kind_of(field).stored_dtype(field)
     width = field_width(field)
@@ -279,7 +279,7 @@ def check_size(size: int, expected: int, location: DataLocation) -> None:
     """Raise if the size of a file differs from what was written.
 
     Raises:
-        CorruptShardError: If it has.
+        CorruptShardError: If it does.
     """
     if size != expected:
         shorter, longer = sorted((size, expected))
@@ -370,7 +370,9 @@ def open_arrow(
 ) -> Store:
     """Open a store that ``write_arrow`` wrote.
 
-    Every shard's size and footer are checked, and the lengths; no data is read.
+    The size of every shard is checked, and its footer if the store is local; lengths are compared
+    with their checksums unless ``verify="off"``. No other data is read. A folder at a URL that has
+    no manifest, but Arrow or Parquet files, is opened by ``open_foreign``.
 
     Args:
         location: Its folder: a path or a URL.
@@ -379,11 +381,12 @@ def open_arrow(
         remote: Options of reading a URL; None: whole shards through the cache.
 
     Raises:
-        ConfigError: If the location does not exist, or ``verify`` is not possible.
+        ConfigError: If a local folder does not exist, or ``verify`` is not possible.
         IncompleteDatasetError: If its writing was never finished.
-        MissingShardError: If a shard is missing.
-        CorruptShardError: If a shard is not what was written.
+        MissingShardError: If a shard is missing, or nothing is at a URL.
+        CorruptShardError: If a shard or the lengths are not what was written.
         DataError: If it is not a store, or its manifest is invalid.
+        RemoteReadError: If a file at a URL cannot be read.
     """
     if is_remote(location):
         from seqdata.storage.arrow.open_remote import open_remote  # local stores do without

@@ -126,6 +126,7 @@ class StoreWriter(UploadPlan, ABC, Generic[FilesT]):
             DecodeError: If a sequence is not like the first one, or not what was written before.
             IncompleteDatasetError: If the disk is full.
             RemoteReadError: If the URL cannot be reached.
+            CacheError: If the local folder for writing to a URL cannot be used.
             WorkerDiedError: If the executor broke.
         """
         options = self.options

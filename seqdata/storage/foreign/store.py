@@ -136,21 +136,25 @@ def open_foreign(
 ) -> ShardStore:
     """Open an Arrow, Feather 2 or Parquet file, or a folder of them: a row is a sequence.
 
-    List columns are ragged: those as long as the first run on ``time``, others each on an axis of
-    its own name. Numbers, text and lists of a fixed size are per sequence; a column ``id``
-    of strings names the sequence.
+    List columns are ragged. Columns of equal lengths share an axis: those as long as the first run
+    on ``time``, others on an axis with the name of the first of them. Numbers, text and lists of a
+    fixed size are per sequence; a column ``id`` of strings names the sequence.
 
     Args:
-        location: A file, or a folder whose files have the same columns: a path or ``file://`` URL.
+        location: A file, or a folder whose files have the same columns: a path or a URL.
         verify: ``"off"`` or None: such files have no checksums of sequences.
         remote: Options for a URL; such files are always downloaded whole.
 
     Raises:
         ConfigError: If nothing is there, or ``verify`` cannot be done.
-        DataError: If the files do not go together, or no column holds lists of numbers.
+        DataError: If the files do not go together, or no column holds lists.
         DecodeError: If a sequence is missing, naming column and row; if an id occurs twice, naming
             both sequences.
         CorruptShardError: If a file is damaged.
+        MissingShardError: If a file that a saved dataset names does not exist.
+        LimitError: If a file would need too much memory for its size.
+        RemoteReadError: If a URL cannot be read.
+        CacheError: If the cache has no room for all files at a URL.
     """
     name = redact_url(os.fspath(location)) if is_remote(location) else os.fspath(location)
     check_verify_mode(verify, name)
@@ -181,8 +185,8 @@ def _open(location: str, remote: Remote | None, *, first: bool) -> ShardStore:
     if left_out and first:
         columns = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
         warn(
-            f"{root}: columns dropped: {columns}; must be numbers, text, bytes, or lists of "
-            "numbers",
+            f"{root}: columns must be numbers, text, bytes, or lists of numbers or strings, in all "
+            f"files, but others were found and dropped: {columns}",
         )
     gaps = describe_gaps([file.name for file in tables.files]) if first else ""
     if gaps:

@@ -124,7 +124,7 @@ def open_tables(root: str | Path, *, unique_ids: bool = True) -> tuple[TableSet,
 
     Raises:
         ConfigError: If there are no files.
-        DataError: If the files do not fit together, or no column holds lists of numbers.
+        DataError: If the files do not fit together, or no column holds lists.
         DecodeError: If a sequence is missing; the message names column and row. If an id occurs
             twice; it names both sequences.
         CorruptShardError: If a file is damaged.
@@ -344,7 +344,7 @@ def _make_no_ragged_error(location: str, left_out: Mapping[str, str]) -> DataErr
     refused = ", ".join(f"{name!r} ({reason})" for name, reason in left_out.items())
     return DataLocation(dataset=location).make_error(
         DataError,
-        "at least one column must hold lists of numbers, since a row is a sequence, but none "
+        "at least one column must hold lists of numbers or strings: a row is a sequence, but none "
         f"does{f'; dropped: {refused}' if refused else ''}. If a row is a timestep, pass `group`, "
         "the column whose equal values make a sequence (`seqdata write --group COLUMN`)",
     )

@@ -98,7 +98,7 @@ def find_batches(location: DataLocation, data: memoryview) -> MessageExtents:
 
     Raises:
         LimitError: If a dictionary exceeds a limit.
-        CorruptShardError: If the footer extends beyond the file.
+        CorruptShardError: If there is no footer, or it or a message extends beyond the file.
     """
     if len(data) < _TAIL_BYTES or data[-len(MAGIC) :] != MAGIC:
         raise make_no_footer_error(location)

@@ -27,7 +27,7 @@ from seqdata.storage.limits import (
 
 MAGIC = b"PAR1"
 MAX_PAGES = 1 << 18
-"""Pages of one column of one row group."""
+"""Maximum number of pages of one column of one row group."""
 TEXT_BATCH_BYTES = UNCHECKED_BYTES // 8
 """Decoded bytes of strings that are read before they are counted."""
 _LEVEL_BYTES = 8  # bytes per value for levels and offsets while a column is read

@@ -1,4 +1,4 @@
-"""Indexes of many small files at once: what is computed of each is computed of arrays over all.
+"""Indexes of many small files at once, computed with arrays over the sequences of all of them.
 
 A file of one short sequence costs more in calls than in bytes. Place in the flow: formats of users
 make indexes by it. Reads: nothing. Makes: indexes.

@@ -19,6 +19,7 @@ from seqdata.errors import (
 )
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.build_index import compute_checksums, compute_sha256, find_modified
+from seqdata.storage.indexed.file_format import ABSENT
 from seqdata.storage.indexed.find_files import find_shards
 from seqdata.storage.indexed.index_folder import DataIndex
 from seqdata.storage.indexed.indexed_format import IndexedFormat
@@ -62,7 +63,8 @@ def audit_files(
         remote: The options for URLs.
 
     Raises:
-        ConfigError: If there is no such file.
+        ConfigError: If there is no file of this index.
+        SeqDataError: As ``find_shards``.
     """
     found = find_shards(location, file_format, remote)
     shards, location = found.shards, redact_url(location)
@@ -210,10 +212,12 @@ def _load_index(
         return found, error
     if changed is not None:
         changed_location = replace(location, file=changed, file_kind=f"sibling of {shard.name}")
+        was_absent = found is not None and found.siblings[changed][1] == ABSENT
+        problem = "was added since. Remove it" if was_absent else "was changed since. Restore it"
         return None, changed_location.make_error(
             FingerprintMismatch,
-            f"must be as when {shard.name!r} was indexed, but was added or changed since. Restore "
-            "it, or rebuild the index with `seqdata verify --repair-index`",
+            f"must be as when {shard.name!r} was indexed, but {problem}, or rebuild the index with "
+            "`seqdata verify --repair-index`",
         )
     return found, None
 

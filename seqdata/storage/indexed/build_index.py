@@ -68,7 +68,8 @@ def build(
 
     Raises:
         MissingShardError: If a file is missing.
-        DataError: If a file is damaged or not of the format, or an index that is not built unasked.
+        DataError: If a file is damaged or not of the format, or an index is damaged and the format
+            builds indexes only on request.
     """
     if rebuild:
         have = [False] * len(shards)
@@ -181,17 +182,17 @@ def _warn_of_old(dataset: str, index: DataIndex, shards: Sequence[Shard]) -> Non
     if any(index.folder(shard).has_old for shard in shards):
         warn(
             f"{dataset}: indexes must be of this release, but those of an earlier one were found: "
-            f"they are built again. Remove the others: each {INDEX_FOLDER} needs "
-            f"{name_index_file()} only",
+            f"they are built again. Remove the old files in {INDEX_FOLDER}: all that end with "
+            f".idx, except {name_index_file()} and {name_index_file(1)}, -2, …",
         )
 
 
 def map_usable(
     dataset: str, shards: Sequence[Shard], function: Callable[[int], Result]
 ) -> list[Result | None]:
-    """Return what a function of a file's index returns, for each file; None if it cannot be used.
+    """Return a function's result for the index of each file; None if the index cannot be used.
 
-    There is one warning of all that cannot: the caller builds them again.
+    One warning is given about all such indexes: the caller builds them again.
 
     Args:
         dataset: The location, for the warning.
@@ -241,7 +242,7 @@ def build_indexes(
 def _read_some(
     dataset: str, shards: Sequence[tuple[int, Shard]], file_format: IndexedFormat
 ) -> Iterator[list[UnindexedFile]]:
-    """Yield files with their bytes: together as many as have some megabytes, or one."""
+    """Yield groups of files with their bytes: up to 8 MiB together, or one larger file."""
     compares = _compares_headers(file_format)
     files: list[UnindexedFile] = []
     size = 0

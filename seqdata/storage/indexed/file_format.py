@@ -67,7 +67,7 @@ class FileReader:
         """Return a file next to it.
 
         Raises:
-            MissingShardError: If it does not exist.
+            MissingShardError: If it does not exist, or its name has a slash or begins with a dot.
         """
         folder, _, _ = self.name.rpartition("/")
         path = f"{folder}/{name}" if folder else name
@@ -271,14 +271,14 @@ def count_sequences(found: FileIndex, where: str) -> int:
     """Return how many sequences a file holds.
 
     Raises:
-        PluginError: If its fields have different numbers of sequences or invalid names, or one is
-            not an Extents.
+        PluginError: If its fields and ids have different numbers of sequences, a field has an
+            invalid name or is not an Extents, or the ids are not a sequence.
     """
     counts: dict[str, int] = {}
     for name, extents in found.fields.items():
         if not isinstance(name, str) or name in ("", "id"):
             raise _make_error(
-                where, "names of fields must be strings, not empty and not 'id'", name
+                where, "the name of a field must be a non-empty string other than 'id'", name
             )
         if not isinstance(extents, Extents):
             raise _make_error(f"{where}, field {name!r}", "must be an Extents", extents)
@@ -322,10 +322,10 @@ def check_has_axis(found: FileIndex, where: str) -> None:
 
 
 def check_missing(found: FileIndex, count: int, where: str) -> None:
-    """Raise if what a file tells of values that some sequences lack cannot be so.
+    """Raise if a count or an index in ``missing`` of a file's index is invalid.
 
     Raises:
-        PluginError: If so.
+        PluginError: If one is not an integer in ``[0, count)``.
     """
     for name, (many, some) in found.missing.items():
         if not all(_is_whole(each) and 0 <= each < count for each in (many, *some)):
@@ -371,7 +371,7 @@ def check_extents(
     if wrong.any():
         at = int(np.argmax(wrong))
         raise _make_error(
-            where, "extents must begin at 0 or later, and end where they begin or later",
+            where, "an extent must begin at 0 or later, and end where it begins or later",
             f"{begins[at]}..{ends[at]} of sequence {at}",
         )  # fmt: skip
     _check_inside(begins, ends, size, place, field)
@@ -407,8 +407,11 @@ def _check_numbers(extents: Extents, dtype: np.dtype[Any], count: int, where: st
 
 def _check_text(extents: Extents, where: str) -> None:
     if extents.axis is not None or extents.shape or extents.decoder is not None:
-        raise _make_error(
-            where, "strings must have `axis=None`, no shape and no decoder", extents.axis
+        decoder = "no" if extents.decoder is None else "a"
+        raise PluginError.at(
+            f"{where}: strings must have `axis=None`, no shape and no decoder, but have "
+            f"`axis={extents.axis!r}`, shape {list(extents.shape)} and {decoder} decoder. Report "
+            "it to the author of the format"
         )
     if extents.values is not None:
         raise PluginError.at(

@@ -39,28 +39,29 @@ from seqdata.storage.local_files import is_remote, join_names, list_folder, loca
 from seqdata.storage.remote.options import Remote
 from seqdata.storage.remote.remote_files import RemoteFiles, check_name
 from seqdata.storage.remote.transport import make_remote_files
-from seqdata.storage.remote.urls import redact_url, split_url
+from seqdata.storage.remote.urls import WEB, check_url, redact_url, split_url
 from seqdata.storage.writing.staging_dir import STAGING_PREFIX
 
 Location = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 MAX_SHARDS = 1 << 20
 _MANY = 1024  # URLs that are requested without probing the first one
 _MAGIC = re.compile(r"[{*?\[]")
+_UNPACKERS = {"bz2": "bunzip2", "xz": "unxz", "zst": "unzstd", "lz4": "unlz4"}  # others: gunzip
 
 
 def format_location(location: Location, file_format: IndexedFormat) -> str:
     """Return a location as one text that is valid in any working directory.
 
     Raises:
-        ConfigError: If it is not a path or a list of paths.
+        ConfigError: If it is not a path or a non-empty list of paths.
     """
     if isinstance(location, str | os.PathLike):
         return JOINED.join(map(_from_root, split_location(os.fspath(location))))
     parts = list(location) if isinstance(location, Sequence) else []
     if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
         raise ConfigError(
-            f"{file_format.name}: location must be a path or a list of paths of files, but is "
-            f"{location!r}"
+            f"{file_format.name}: location must be a path or a non-empty list of paths of files, "
+            f"but is {location!r}"
         )
     return JOINED.join(_from_root(os.fspath(part)) for part in parts)
 
@@ -116,10 +117,12 @@ def find_shards(
 
     Raises:
         ConfigError: If there are none, they are of several splits, or a file is named twice.
-        UnsafeContentError: If it would run a program.
+        UnsafeContentError: If it would run a program, or a folder's list names files elsewhere.
         IncompleteDatasetError: If writing to a folder was not finished.
-        MissingShardError: If a folder has an index, but not its file.
+        MissingShardError: If a folder has an index, but not its file; or as ``probe`` says.
         CorruptShardError: If the list of a folder's files is damaged.
+        FingerprintMismatch: If a folder with such a list has a file that is not in it.
+        RemoteReadError: If a URL cannot be read.
     """
     index = DataIndex(file_format)
     shards: list[Shard] = []
@@ -194,7 +197,8 @@ def _refuse_repeated(shards: Sequence[Shard], location: str, file_format: Indexe
         if shard.name in names:
             raise ConfigError(
                 f"{file_format.name}: location must name each file once, but "
-                f"{shorten_location(redact_url(location))!r} names {shard.name} twice"
+                f"{shorten_location(redact_url(location))!r} names {shard.name} twice. Leave one "
+                "of them out"
             )
         names.add(shard.name)
 
@@ -202,9 +206,10 @@ def _refuse_repeated(shards: Sequence[Shard], location: str, file_format: Indexe
 def _refuse_packed(path: str, file_format: IndexedFormat) -> None:
     name = redact_url(path)
     if name.lower().endswith(file_format.packed):
+        tool = _UNPACKERS.get(name.lower().rpartition(".")[2], "gunzip")
         raise ConfigError(
-            f"{name.rpartition('/')[2]}: must be a plain {file_format.suffixes[0][1:]} file, of "
-            "which parts can be read, but is compressed. Unpack it once, e.g. with gunzip"
+            f"{name.rpartition('/')[2]}: must be a plain {file_format.suffixes[0][1:]} file, so "
+            f"that parts of it can be read, but is compressed. Unpack it once with `{tool}`"
         )
 
 
@@ -357,9 +362,10 @@ def find_remote(
         found = FoundFiles(root=Path(), names=list(filter(is_wanted, existing)))
     names = found.names
     if not names:
+        must, does = ("hold", "holds") if pattern == "*" else ("match", "matches")
         raise ConfigError(
-            f"{redact_url(url)}: must hold at least one file that ends with "
-            f"{join_names(suffixes)}, but holds none. Check the location{describe_folders(found)}"
+            f"{redact_url(url)}: must {must} at least one file that ends with "
+            f"{join_names(suffixes)}, but {does} none. Check the location{describe_folders(found)}"
         )
     if listed is None:
         for name in names:
@@ -371,12 +377,16 @@ def _list_names(files: RemoteFiles) -> Iterable[str]:
     """Return the names of the files of a folder behind a URL.
 
     Raises:
-        MissingShardError: If there is no such folder, or its server lists none: some only do not
-            list folders, and then the list that a writer makes is needed.
+        MissingShardError: If there is no such folder. A web server may only not list it: then the
+            list that a writer makes is needed.
     """
     try:
         return files.names()
     except MissingShardError as error:
+        if check_url(files.location) not in WEB:
+            raise DataLocation(dataset=files.location).make_error(
+                MissingShardError, "is not there: no file or folder has this name. Check the URL"
+            ) from error
         raise DataLocation(dataset=files.location, file=LIST_FILE).make_error(
             MissingShardError,
             "must exist, since the server does not list the folder, but does not. Restore it or "

@@ -107,7 +107,7 @@ class IndexGroup:
 
 
 def dump_index_files(indexes: Iterable[ShardIndex]) -> Iterator[bytes]:
-    """Yield the contents of the files of indexes; no file and format occurs twice."""
+    """Yield the contents of index files; no two of the indexes are of the same file and format."""
     piece: list[ShardIndex] = []
     size = 0
     for index in indexes:
@@ -254,7 +254,7 @@ def _open(content: bytes, version: int) -> tuple[Any, list[NDArray[Any]]]:
     begin = len(_MAGIC) + _DIGEST + 1
     body = memoryview(content)[begin:]
     if content[:begin] != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
-        raise _DamagedError("is damaged or not an index")
+        raise _DamagedError("is damaged")
     text = content[begin : content.index(b"\n", begin)]
     header = json.loads(text)
     if header["version"] != version:

@@ -67,7 +67,7 @@ def load_indexes(
         MissingShardError: If a file, or the index of a listed file, is missing.
         IncompleteDatasetError: If the list of the files is missing.
         FingerprintMismatch: If an index is of another file.
-        CorruptShardError: If an index is damaged, or has other options than the first.
+        CorruptShardError: If an index is damaged, or has other checksums than the first.
         DataError: If files hold no sequences.
     """
     indexes: list[ShardIndex | None] = []
@@ -116,7 +116,9 @@ def _check_algorithms(location: str, found: Sequence[ShardIndex]) -> None:
 def load_known_indexes(
     location: str, shards: Sequence[Shard], index: DataIndex, file_format: IndexedFormat
 ) -> list[ShardIndex | None] | None:
-    """Return the indexes that need not be built; None if they are not to be read for that.
+    """Return the usable indexes, None for each other file; None if a file is remote.
+
+    Also None for a format without an identity, whose indexes are not compared with the files.
 
     There is a warning of those that are damaged. Files that were written to later are compared.
 
@@ -129,6 +131,7 @@ def load_known_indexes(
     Raises:
         FingerprintMismatch: If a sibling that one was built with no longer exists, or headers of a
             file were changed in place.
+        DataError: If a sibling cannot be read.
     """
     if not file_format.identity or not all(shard.is_local for shard in shards):
         return None
@@ -210,7 +213,7 @@ def find_changed_sibling(shard: Shard, index: ShardIndex) -> str | None:
 def _check_exist(
     location: str, shards: Sequence[Shard], indexes: Sequence[ShardIndex | None], first: int
 ) -> None:
-    """Raise if a file without an index does not exist, which is another error.
+    """Raise if a file without an index does not exist: building an index would not help.
 
     Args:
         location: The location of the files, for errors.
@@ -244,9 +247,9 @@ def check_listed(
         index: Its index; None: there is none.
 
     Raises:
-        MissingShardError: If it is missing.
+        MissingShardError: If the index of a listed file is missing.
         IncompleteDatasetError: If the list is missing.
-        FingerprintMismatch: If it is of another file.
+        FingerprintMismatch: If the index is of another file than the listed one.
     """
     if listed is None and not (index is not None and index.declared):
         return

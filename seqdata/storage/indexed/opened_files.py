@@ -1,4 +1,4 @@
-"""The files of one store and their indexes: each is found right, then mapped or read by ranges.
+"""The files of one store and their indexes: each file is checked, then mapped or read by ranges.
 
 A file is the one that was indexed if its size, its first and its last bytes are. Place in the flow:
 opening makes it, formats and fields ask it. Reads: files. Makes: their bytes, locations for errors.
@@ -157,7 +157,7 @@ class OpenedFiles:
         return content
 
     def drop_copy(self, number: int) -> str | None:
-        """Drop the copy of a file in the cache; return a line about it, None if it is none."""
+        """Drop the copy of a file in the cache; return a line about it, None if it has none."""
         if self.remote.how == "ranges":
             return None
         return self.shards[number].drop_copy(self.indexes[number], self.locate_shard(number))

@@ -99,7 +99,7 @@ def open_files(
     """Open files of a format; see ``FormatBackend.__call__``.
 
     Raises:
-        ConfigError: If the location means nothing, there is no index, or an argument is invalid.
+        ConfigError: If the location names no files, there is no index, or an argument is invalid.
         MissingShardError: If a file is missing.
         CorruptShardError: If a file is damaged or not as long as its index says.
         FingerprintMismatch: If a file is not the one that was indexed, or an index is not of
@@ -326,15 +326,19 @@ class FormatBackend:
             location: A file, a folder (with those below it), a glob, braces (``x-{00..17}.bin``),
                 a URL, or a list of these.
             verify: When checksums are compared: ``"first_read"`` (None), ``"always"``, ``"off"``.
-            index: ``"build"``, the default: build missing indexes.
+            index: ``"build"``: build missing indexes. None: also, unless the format builds them
+                only on request (``IndexedFormat.needs_command``).
             remote: How URLs are read: ``"cache"`` (None), ``"ranges"``, or a ``Remote``.
-            keys: ``unique``: an id is there once; ``by_shard``: once in each file, and ids are
-                ``file/id``.
+            keys: ``unique``: each id occurs once; ``by_shard``: ids are unique within each file
+                only, and become ``file/id``.
             progress: Whether to show bars; None: where standard error is a terminal.
 
         Raises:
-            ConfigError: If the location means nothing, or an argument is invalid.
+            ConfigError: If the location names no files, there is no index, or an argument is
+                invalid.
             DataError: If a file is missing, damaged, or not of the format.
+            PluginError: If the format returns an invalid index.
+            RemoteReadError: If a URL cannot be read.
         """
         return open_files(
             location, self.indexed_format, verify=verify, index=index, keys=keys,
@@ -388,14 +392,16 @@ def index_files(
         executor: Where files are read; None: some threads.
         progress: Whether to show a bar; None: where standard error is a terminal. Or a function
             of (sequences, bytes).
-        remote: How URLs are reached; None: as the transport is set up.
+        remote: How URLs are read; None: through the cache.
 
     Returns:
         ``shards``, ``indexed`` (now), ``sequences``, ``bytes`` (of all files), ``folders``.
 
     Raises:
-        ConfigError: If the location means nothing.
+        ConfigError: If the location names no files, or the indexes can be saved nowhere.
         DataError: If a file is missing, damaged, or not of the format.
+        PluginError: If the format returns an invalid index.
+        RemoteReadError: If a URL cannot be read.
     """
     text = format_location(location, file_format)
     where = redact_url(text)

@@ -26,7 +26,7 @@ ENDS = 512
 VERSION = " version "
 """The part of a format's identity before its version."""
 Siblings = Mapping[str, tuple[int, str]]
-"""Name -> (bytes, digest of both ends) of the sibling files that an index was built with."""
+"""Sibling that an index was built with -> its facts; see ``file_format.file_facts``."""
 MissingValues = Mapping[str, tuple[int, Sequence[int]]]
 """Value that only some sequences of a file have -> number and some indices of the others."""
 DeclaredFields = Mapping[str, tuple[str, str, tuple[int, ...], str | None]]
@@ -76,8 +76,8 @@ class ShardIndex:
         last: Offset of the last bytes that are compared when it is opened.
         algorithm: Algorithm of the checksums.
         block: Bytes per checksum block.
-        keys: The bytes of all ids, uint8.
-        key_ends: int64 (sequences+1,).
+        keys: The bytes of all ids, uint8; empty if ``is_numbered``.
+        key_ends: int64 (sequences+1,), offsets of ids in ``keys``.
         members: Field -> its values, in order of occurrence.
         declared: Field -> (name, dtype, shape, axis), if our writer wrote the file.
         format_identity: Identity of the format that built it; "": the suffix identifies it.

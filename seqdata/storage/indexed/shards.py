@@ -81,7 +81,7 @@ class LocalShard:
 
     @property
     def is_local(self) -> bool:
-        """True."""
+        """True: it is on this machine."""
         return True
 
     @property
@@ -106,7 +106,6 @@ class LocalShard:
             release: Releases other shards where a cache has no room; None: wait for room.
 
         Raises:
-            CacheFullError: If it must be fetched, and there is no room.
             MissingShardError: If it does not exist.
             DataError: If it cannot be read.
         """
@@ -181,7 +180,7 @@ class RemoteShard:
 
     @property
     def is_local(self) -> bool:
-        """False."""
+        """False: it is behind a URL."""
         return False
 
     @property
@@ -197,7 +196,14 @@ class RemoteShard:
         ahead: bool = False,
         release: Callable[[], None] | None = None,
     ) -> NDArray[np.uint8]:
-        """Fetch it where it is not in the cache, and map it; see ``LocalShard``."""
+        """Fetch it where it is not in the cache, and map it; see ``LocalShard``.
+
+        Raises:
+            CacheFullError: If the cache has no room, and ``release`` is given.
+            CacheError: If the cache has no room after a wait, without ``release``.
+            MissingShardError: If it does not exist.
+            RemoteReadError: If it cannot be read.
+        """
         del ahead
         request = CacheRequest(self.name)
         if index is not None:
@@ -226,7 +232,7 @@ class RemoteShard:
         return cache.drop(index.sha256, location)
 
     def size(self) -> int:
-        """Return the number of its bytes; 0 if the server does not report it."""
+        """Return the number of its bytes; 0 if it does not exist or cannot be asked for."""
         with suppress(DataError, RemoteReadError):
             return make_remote_files(self.url, self.remote).stat(self.name).size
         return 0

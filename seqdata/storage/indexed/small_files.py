@@ -122,6 +122,8 @@ class SmallFiles(LocalShards):
         Raises:
             MissingShardError: If a file is missing.
             CorruptShardError: If the size of a file differs from its index.
+            CorruptSampleError: If a checksum differs.
+            DecodeError: If a value cannot be decoded.
             ConfigError: If a span does not exist.
         """
         spans = np.ascontiguousarray(spans, dtype=np.int64)

@@ -134,7 +134,7 @@ class UserFormat:
 
     @property
     def reads_only_headers(self) -> bool:
-        """Whether the format says so."""
+        """Whether the format has a true attribute ``reads_only_headers``."""
         return bool(getattr(self.format, "reads_only_headers", False))
 
     def make_index(
@@ -362,10 +362,11 @@ class UserFormat:
             if field.axis is None:
                 found = found[None]
             if found.dtype != np.dtype(field.dtype) or found.shape[1:] != field.shape:
+                unit = "sequence" if field.axis is None else "timestep"
                 raise place.make_error(
                     DecodeError,
                     f"must be decoded by {type(self.format).__name__}.{name} to {field.dtype} "
-                    f"{list(field.shape)} per timestep, but is {found.dtype} "
+                    f"{list(field.shape)} per {unit}, but is {found.dtype} "
                     f"{list(found.shape[1:])}. Report it to the author of the format",
                 )
             return np.ascontiguousarray(found)

@@ -139,7 +139,7 @@ def make_digest_error(
 
 
 def copy_damaged_bytes(root: Path, finding: AuditFinding, folder: Path) -> Path | None:
-    """Copy the damaged bytes of a finding, at most 1 MiB; return the file, or None."""
+    """Copy the damaged bytes of a finding, at most 1 MiB; return the copy, None without bytes."""
     name, offset, length = (finding.details.get(key) for key in ("file", "offset", "length"))
     if not (isinstance(name, str) and isinstance(offset, int) and isinstance(length, int)):
         return None

@@ -49,7 +49,7 @@ def resolve_verify_mode(verify: str | None, spec: ChecksumSpec | None, dataset: 
 
 
 def accept_unverified(verify: str | None, dataset: str, reason: str, remedy: str) -> str:
-    """Return the mode of a store that cannot be verified; log once that it is not.
+    """Return the mode of a store that cannot be verified, ``off``, and log that it is not verified.
 
     Args:
         verify: The requested mode, not ``"off"``; None: no mode was requested.

@@ -64,7 +64,7 @@ def prepare_folder(folder: Path) -> Path:
     """Return the folder of the cache; create and mark it if needed.
 
     Raises:
-        CacheError: If it cannot be created, or holds files that are not the cache's.
+        CacheError: If it cannot be created or written to, or holds files that are not the cache's.
     """
     for last in (*[False] * _MAX_TRIES, True):
         try:
@@ -349,10 +349,10 @@ def _write_marker(folder: Path) -> None:
 
 
 def make_folder_error(folder: Path, error: OSError) -> CacheError:
-    """Return the error about a folder that cannot be created."""
+    """Return the error about a folder that cannot be created or written to."""
     return CacheError.at(
-        f"{folder}: must be a writable folder, but cannot be created ({error.strerror}). Pass "
-        "Remote(cache_dir=...)",
+        f"{folder}: must be a folder that can be created and written to, but is not "
+        f"({error.strerror}). Pass Remote(cache_dir=...)",
         file=str(folder),
     )
 
@@ -387,7 +387,9 @@ def remove_orphan(partial: Path) -> None:
 
 
 def lock_partial(partial: Path, path: Path, stall_seconds: float) -> int | None:
-    """Return the locked temporary file; None if the file exists by then, or its writer is stuck.
+    """Return the locked temporary file; None if the final file exists by then.
+
+    Also None if another writer of the temporary file is stuck, or the folder is gone.
 
     Args:
         partial: Its name.

@@ -1,12 +1,12 @@
 """A cache of whole remote files on this machine: shared by its processes, bounded in bytes.
 
-A file is named by its content: its sha256, else its URL, size and tag; then its sha256 is recorded
-next to it, and compared at its first use in a process. It is downloaded to a temporary file under a
-lock, verified, and renamed into place; processes that wait for the lock then find it there. A
-reader holds a lock on a file for as long as it is mapped; only files without a lock are evicted. A
-killed process leaves nothing but an unlocked temporary file, which the next one removes. The
-process that downloads a file reads it through the descriptor that it was written to, so the folder
-may be removed at any time.
+A file is named by its sha256 if that is known, else by a digest of its URL, size and tag; then its
+sha256 is recorded next to it, and compared at its first use in a process. It is downloaded to a
+temporary file under a lock, verified, and renamed into place; processes that wait for the lock then
+find it there. A reader holds a lock on a file for as long as it is mapped; only files without a
+lock are evicted. A killed process leaves nothing but an unlocked temporary file, which the next one
+removes. The process that downloads a file reads it through the descriptor that it was written to,
+so the folder may be removed at any time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from seqdata.errors import CacheError, CorruptShardError, DataError
+from seqdata.errors import CacheError, CorruptShardError, DataError, FingerprintMismatch
 from seqdata.kernel.dispatch import get_kernel
 from seqdata.storage import file_lock
 from seqdata.storage.data_location import DataLocation
@@ -71,7 +71,7 @@ class DownloadSpec:
         sha256: Its expected digest; None if it is not known.
         stat: Its size and tag; None if they are to be requested.
         location: The file, for errors.
-        error: The class of error if it differs; None: ``CorruptShardError``.
+        error: Class of the error if its size or digest differs; None: ``CorruptShardError``.
     """
 
     files: RemoteFiles
@@ -81,6 +81,12 @@ class DownloadSpec:
     stat: FileStat | None
     location: DataLocation
     error: type[DataError] | None = None
+
+    @property
+    def advice(self) -> str:
+        """Remedy for a file that differs; one replaced since it was listed is only listed again."""
+        is_stale = self.error is not None and issubclass(self.error, FingerprintMismatch)
+        return "Open the dataset again" if is_stale else "Restore it, or write the store again"
 
 
 def download(spec: DownloadSpec, descriptor: int) -> str:
@@ -101,8 +107,7 @@ def download(spec: DownloadSpec, descriptor: int) -> str:
         shorter, longer = sorted((stat.size, spec.size))
         raise replace(spec.location, offset=shorter, length=longer - shorter).make_error(
             spec.error or CorruptShardError,
-            f"must have {spec.size} bytes, but has {stat.size}. Restore it, or write the store "
-            "again",
+            f"must have {spec.size} bytes, but has {stat.size}. {spec.advice}",
             expected=spec.size, found=stat.size,
         )  # fmt: skip
     for is_last_try in (False, True):  # the bytes may be of two versions
@@ -117,7 +122,7 @@ def download(spec: DownloadSpec, descriptor: int) -> str:
     raise replace(spec.location, offset=0, length=spec.size).make_error(
         spec.error or CorruptShardError,
         f"must have sha256 {str(spec.sha256)[:16]}, but has {found[:16]}: it was replaced or is "
-        "damaged. Restore it, or write the store again",
+        f"damaged. {spec.advice}",
         expected=spec.sha256, found=found,
     )  # fmt: skip
 
@@ -157,7 +162,7 @@ class CacheRequest:
         name: Its name in the folder.
         size: Its size in bytes; None: any.
         sha256: Its digest; None if it is not known: then URL, size and tag identify it.
-        error: The class of error if it differs.
+        error: Class of the error if its size or digest differs; None: ``CorruptShardError``.
         stat: Its size and tag, if they are known; None: they are requested where needed.
     """
 
@@ -222,11 +227,16 @@ class FileCache:
         try:
             return self._acquire(request, location, release, self.remote.stall_seconds)
         except CacheFullError as error:
-            folder = self.remote.folder
+            folder, most = self.remote.folder, self.remote.cache_bytes
+            problem = (
+                f"the cache must hold a file of {error.needed} bytes, but holds {most} at most"
+                if error.needed > most
+                else f"the cache must have {error.needed} bytes free, but only {error.free} of "
+                f"{most} are: the rest is being read"
+            )
             raise CacheError.at(
-                f"{folder}: the cache must have {error.needed} bytes free, but only {error.free} "
-                f"of {self.remote.cache_bytes} are: the rest is being read. Raise "
-                "Remote(cache_bytes=...), write smaller shards, or read by ranges: remote='ranges'",
+                f"{folder}: {problem}. Raise Remote(cache_bytes=...), write smaller shards, or "
+                "read by ranges: remote='ranges'",
                 file=str(folder), needed=error.needed, free=error.free,
             ) from None  # fmt: skip
 
@@ -379,7 +389,11 @@ class FileCache:
     def _make_room(
         self, partial: Path, descriptor: int, size: int, release: ReleaseFn, timeout: float
     ) -> None:
-        """Reserve room for a file that is written; unlocked files are evicted."""
+        """Reserve room for a file that is written, evicting unlocked files.
+
+        Raises:
+            CacheFullError: If there is no room at the end of the timeout.
+        """
         folder, max_bytes = partial.parent, self.remote.cache_bytes
         deadline, has_released = time.monotonic() + timeout, release is None
         while True:
@@ -405,11 +419,11 @@ def make_cache(files: RemoteFiles) -> FileCache:
 
 
 class CacheFullError(Exception):
-    """The cache has no room, since its files are being read; callers read in another way.
+    """A file is larger than the cache, or too many others are being read; callers read otherwise.
 
     Args:
-        needed: Bytes.
-        free: Bytes.
+        needed: Size of the file in bytes.
+        free: Bytes of the cache that are free.
     """
 
     def __init__(self, needed: int, free: int) -> None:

@@ -75,9 +75,10 @@ def _check_cookie_jar(jar: Any) -> None:
     loose = sorted({cookie.key for cookie in jar or () if not cookie["domain"]})
     if loose:
         raise ConfigError(
-            f"`storage_options`: `cookie_jar` holds {', '.join(loose)} without a domain: such "
-            "cookies are sent to every server that a request is redirected to. "
-            "Pass `cookies` instead, or `jar.update_cookies(cookies, response_url=URL(...))`"
+            "`storage_options`: cookies in `cookie_jar` must have a domain, but "
+            f"{', '.join(loose)} has none: such cookies are sent to every server that a request is "
+            "redirected to. Pass `cookies` instead, or `jar.update_cookies(cookies, "
+            "response_url=URL(...))`"
         )
 
 
@@ -181,7 +182,7 @@ def check_first_byte(status: int, content_range: str, start: int) -> None:
 
 
 async def _read_body(answer: Any) -> bytes:
-    """Return the body of a response.
+    """Return the body of a response; of an error, ``b""``.
 
     Raises:
         WrongBodyError: If it is longer than requested, or another range of the file.

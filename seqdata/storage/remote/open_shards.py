@@ -91,7 +91,7 @@ class OpenShards(Generic[ShardT]):
     def get(self, numbers: Sequence[int]) -> list[ShardT]:
         """Return open shards by index; missing ones are downloaded in parallel.
 
-        Shards that the cache has no room for are dropped; this is logged once.
+        Shards that the cache has no room for are not returned; this is logged once.
         """
         self._reset_after_fork()
         requested = set(numbers)

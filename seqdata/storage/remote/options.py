@@ -146,12 +146,13 @@ def resolve_remote(remote: str | Remote | None) -> Remote:
     """
     if remote is None:
         return Remote()
-    if isinstance(remote, str):
+    if isinstance(remote, str) and remote in MODES:
         return Remote(how=remote)
     if not isinstance(remote, Remote):
+        found = repr(remote) if isinstance(remote, str) else f"a {type(remote).__name__}"
         raise ConfigError(
-            f"`remote` must be 'cache', 'ranges' or a Remote, but is a {type(remote).__name__}. "
-            "Leave it out for the cache"
+            f"`remote` must be 'cache', 'ranges' or a Remote, but is {found}. Leave it out for the "
+            "cache"
         )
     return remote
 
@@ -166,7 +167,7 @@ def select_remote(
 
 
 def redact_remote(remote: Remote) -> tuple[Remote, list[str]]:
-    """Return options as they are written to a file, and the names of those that may be secret.
+    """Return options to write to a file, and the names of those left out, which may be secret.
 
     Args:
         remote: The options.

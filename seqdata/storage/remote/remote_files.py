@@ -107,7 +107,8 @@ class RemoteFiles(Protocol):
             location: Its location for errors; None: its name.
 
         Raises:
-            MissingShardError: If it does not exist.
+            MissingShardError: If it does not exist, or is a folder.
+            ConfigError: If the server does not send its size.
             RemoteReadError: If the request fails.
         """
         ...

@@ -66,7 +66,7 @@ class RemoteTree:
 
     @property
     def listed(self) -> Mapping[str, ListedFile] | None:
-        """Path -> file, as of ``list_files``; None: its server does not list them."""
+        """Path -> file, as of ``list_files``; None: not called yet, or it returned None."""
         return self._listed
 
     @property
@@ -75,7 +75,7 @@ class RemoteTree:
         return [path for path, stat in self._stats.items() if stat is not None]
 
     def list_files(self) -> Mapping[str, ListedFile] | None:
-        """Return all files by their paths; None if the server does not list them.
+        """Return all files by their paths; None if the server does not list them, or refuses to.
 
         Files of a folder that is not listed are asked for when they are first read.
 

@@ -1,4 +1,4 @@
-"""Retries of remote requests, with exponential backoff, one log line per attempt and a deadline."""
+"""Retries of remote requests, with exponential backoff, one log line per retry and a deadline."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def retry(
     Raises:
         MissingShardError: If it does not exist.
         RemoteReadError: If it cannot be read; ``details`` has the file, the bytes and ``attempts``,
-            and ``transient`` if the attempts ended because the time was over.
+            ``transient`` if the attempts ended because the time was over, and ``refused`` if the
+            server or the transport denied access.
+        UnsafeContentError: If a server redirects to a location that is not allowed.
     """
     deadline = time.monotonic() + remote.retry_seconds
     handled = sys.exc_info()[1]  # of the caller: no cause of what is raised here
@@ -135,7 +137,7 @@ def find_reason(error: FileNotFoundError, causes: Sequence[BaseException]) -> Ex
 
 
 def describe_error(error: BaseException, causes: Sequence[BaseException] = ()) -> str:
-    """Return the text of an exception, and of the first of its causes, without secrets."""
+    """Return the text of an exception, and of the cause furthest back, without secrets."""
     if isinstance(error, FileNotFoundError):
         error = find_reason(error, causes) or error
     error = next((cause for cause in reversed(causes) if _is_parse_error(cause)), error)
@@ -263,8 +265,8 @@ def _make_final_error(
         if isinstance(candidate, RefusedRedirectError):
             return location.make_error(
                 UnsafeContentError,
-                f"{candidate}, but redirects must stay on http or https. Pass the final address, "
-                "if you trust it",
+                f"{candidate}, but redirects must lead to https, or from http to http. Pass the "
+                "final address, if you trust it",
             )
         if isinstance(candidate, WrongBodyError):
             return failure.make_error(
@@ -281,9 +283,7 @@ def _make_final_error(
         reason = find_reason(error, causes)
     status = None if reason is None else find_status(reason)
     if reason is None or status in _GONE_STATUSES:
-        return location.make_error(
-            MissingShardError, "is not there. Restore it, or write the store again"
-        )
+        return location.make_error(MissingShardError, "is not there. Check the URL, or restore it")
     is_refused = status is not None and 400 <= status < 500 and status not in _TRANSIENT_STATUSES
     if (
         is_refused

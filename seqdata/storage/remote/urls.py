@@ -49,14 +49,16 @@ def check_url(url: str) -> str:
     """Return the scheme of a URL that can be opened.
 
     Raises:
-        ConfigError: If it has another scheme, or several at once.
+        ConfigError: If its scheme is unknown or missing, or it has ``::``.
     """
     found = URL.match(url)
     scheme = "" if found is None else found["scheme"].lower()
     if scheme not in PACKAGES or "::" in url:
+        found_text = f"is of {scheme!r}" if scheme else "has no scheme"
+        found_text = "is a chain of URLs ('::')" if scheme in PACKAGES else found_text
         raise ConfigError(
-            f"{redact_url(url)}: must be a plain URL of {', '.join(PACKAGES)}, but is of "
-            f"{scheme or 'no scheme'!r}. Copy the data to such a location"
+            f"{redact_url(url)}: must be a plain URL of {', '.join(PACKAGES)}, but {found_text}. "
+            "Copy the data to such a location"
         )
     return scheme
 

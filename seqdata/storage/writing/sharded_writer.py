@@ -408,7 +408,7 @@ class BoundedExecutor:
         self._pending: set[Future[Any]] = set()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Submit a function, and wait until few enough are pending.
+        """Submit a function, and wait until few enough are pending; raise an ended one's error.
 
         Raises:
             WorkerDiedError: If the executor broke.

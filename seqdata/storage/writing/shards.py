@@ -249,7 +249,7 @@ def check_same(sequence: Any, shard_format: ShardFormat[FilesT], number: int, di
         digest: The digest of the one that was written.
 
     Raises:
-        DecodeError: If it is another one, or like none of the others.
+        DecodeError: If it is another one, is missing, or has other fields than the first.
     """
     if sequence is _EXHAUSTED:
         raise _make_missing_error(number)
@@ -317,12 +317,14 @@ def check_resume_key(root: Path, folder: Path, resume_key: ResumeKey) -> None:
     recorded = {"shuffle": None, **json.loads(content)}  # earlier releases wrote no `shuffle`
     for name, value in recorded.items():
         if name in expected and expected[name] != value:
+            is_argument = name not in ("version", "algorithm")
+            remedy = "Pass the same" if is_argument else "Write with the packages used before"
             raise ConfigError(
                 must_be(
                     f"{root}: `{name}`",
                     f"{value!r}, as it was before the interruption",
                     repr(expected[name]),
-                    f"Pass the same, or {RESTART_HINT}",
+                    f"{remedy}, or {RESTART_HINT}",
                 )
             )
 
@@ -415,14 +417,14 @@ def _read_record(
 
 @contextmanager
 def explain_full_disk(path: Path, size: int) -> Iterator[None]:
-    """Raise an error with the needed space if the disk is full; leave no partial file.
+    """Raise an error with the needed space if a file has no room; leave no partial file.
 
     Args:
         path: The file to write.
         size: The size of the file in bytes.
 
     Raises:
-        IncompleteDatasetError: If the disk is full.
+        IncompleteDatasetError: If the disk or a quota is full, or the file is larger than allowed.
     """
     try:
         yield
@@ -432,9 +434,14 @@ def explain_full_disk(path: Path, size: int) -> Iterator[None]:
         if error.errno not in _DISK_FULL_ERRORS:
             raise
         free = shutil.disk_usage(path.parent).free
+        problem = {
+            errno.ENOSPC: f"but {free} are free. Free some space",
+            errno.EDQUOT: "more than your quota has left. Free some space or raise the quota",
+            errno.EFBIG: "more than `ulimit -f` or the file system allows. Raise the limit",
+        }[error.errno]
         raise IncompleteDatasetError.at(
             f"{path}: cannot be written ({os.strerror(error.errno)}): it needs about {size} bytes, "
-            f"but {free} are free. Free some space and write again: finished shards are kept.",
+            f"{problem} and write again: finished shards are kept.",
             file=str(path),
             needed=size,
             free=free,

@@ -76,10 +76,9 @@ class StoreFiles:
 def open_staging_dir(
     root: Path, files: StoreFiles, *, overwrite: bool, resume: bool = False
 ) -> Iterator[Path]:
-    """Yield a staging directory in ``root``; it is removed at the end, committed or not.
+    """Yield a staging directory in ``root``, and remove it at the end, committed or not.
 
-    If writing fails and a shard is finished (it has a record), or shards of a first pass,
-    the directory stays.
+    If writing fails, a directory with finished shards (they have records) or a first pass stays.
 
     Args:
         root: The store's folder; created if needed.
@@ -122,10 +121,10 @@ def open_staging_dir(
 
 
 def _check_parents(root: Path) -> None:
-    """Raise if a folder cannot exist: below a file, or in place of a link to nothing.
+    """Raise if a folder cannot be created, since it would be below a file or is a dangling link.
 
     Raises:
-        ConfigError: If it is one.
+        ConfigError: If it cannot.
     """
     if root.is_symlink() and not root.exists():
         raise ConfigError(
@@ -218,8 +217,8 @@ def _check_no_overwrite(root: Path, files: StoreFiles) -> None:
             raise ConfigError(
                 must_be(
                     f"{root}:",
-                    "empty",
-                    f"not: it holds {found[0]!r}, but no {files.last!r}",
+                    "a folder without files of a store",
+                    f"one with {found[0]!r} and no {files.last!r}",
                     "Choose another folder, or pass `overwrite=True` to replace such files",
                 )
             )

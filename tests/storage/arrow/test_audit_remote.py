@@ -48,7 +48,7 @@ def test_damaged_cut_and_missing_files_are_named(web):
     assert sorted(bad) == ["part-00000.crc", "part-00001.arrow", "part-00002.arrow"]
     assert "bytes, but have 0" in bad["part-00000.crc"]
     assert "must have sha256" in bad["part-00001.arrow"]
-    assert "is not there. Restore it, or write the store again" in bad["part-00002.arrow"]
+    assert "is not there. Check the URL, or restore it" in bad["part-00002.arrow"]
     assert facts(made.url, "--shard", "1", status=1)["damages"] == 1
 
 

@@ -46,7 +46,7 @@ def test_files_without_a_list_column_are_refused(tmp_path):
     pa.parquet.write_table(pa.table({"a": [1], "w": [{"t": 1}]}), tmp_path / "a.parquet")
     with pytest.raises(
         DataError,
-        match=r"one column must hold lists of numbers, .*; dropped: 'w' .*--group COLUMN",
+        match=r"column must hold lists of numbers or strings: .*; dropped: 'w' .*--group COLUMN",
     ):
         open_store(tmp_path / "a.parquet")
     pa.parquet.write_table(pa.table({"a": [[[1], [2, 3]]]}), tmp_path / "b.parquet")

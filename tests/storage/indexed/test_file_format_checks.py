@@ -51,10 +51,10 @@ def test_valid_extents_pass():
         ),
         ({"ends": [4.0, 12.0]}, r"`begins` and `ends` must be integers"),
         ({"begins": [-2, 4]}, r"must begin at 0 or later, .*, but is '-2..4 of sequence 0"),
-        ({"ends": [4, 3]}, r"end where they begin or later, but is '4..3 of sequence 1"),
+        ({"ends": [4, 3]}, r"end where it begins or later, but is '4..3 of sequence 1"),
         (
             {"dtype": "bytes", "axis": None, "shape": (2,)},
-            "strings must have `axis=None`, no shape",
+            r"strings must have `axis=None`, .*, but have `axis=None`, shape \[2\] and no decoder",
         ),
         ({"shape": (0,)}, "`shape` must have at least one number, and less than 2 GiB"),
         ({"shape": (-1, -1)}, "`shape` must have at least one number, and less than 2 GiB"),
@@ -199,7 +199,9 @@ def test_fields_are_a_mapping(fields):
 
 @pytest.mark.parametrize("name", ["", "id", 3])
 def test_names_of_fields_are_texts_that_are_not_the_ids(name):
-    with pytest.raises(PluginError, match=rf"not empty and not 'id', but is {name!r}. Report"):
+    with pytest.raises(
+        PluginError, match=rf"non-empty string other than 'id', but is {name!r}. Report"
+    ):
         count_sequences(FileIndex({"x": make(), name: make()}), "w")
 
 

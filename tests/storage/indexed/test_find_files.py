@@ -50,7 +50,9 @@ def test_a_location_is_absolute_text(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("location", [[], 7, None, [7], {"a"}])
 def test_a_location_is_a_path_or_a_list_of_paths(location):
-    with pytest.raises(ConfigError, match="records: location must be a path or a list of paths"):
+    with pytest.raises(
+        ConfigError, match="records: location must be a path or a non-empty list of paths"
+    ):
         format_location(location, FORMAT)
 
 
@@ -155,7 +157,7 @@ def test_a_program_is_never_run(part, tmp_path):
 
 @pytest.mark.parametrize("name", ["a.recs.gz", "A.RECS.GZ"])
 def test_a_compressed_file_is_refused_with_the_remedy(name):
-    with pytest.raises(ConfigError, match=f"{name}: must be a plain recs file, of which .* gunzip"):
+    with pytest.raises(ConfigError, match=f"{name}: must be a plain recs file, so that .*gunzip"):
         found(f"/x/{name}")
 
 

@@ -208,9 +208,7 @@ def test_a_damaged_index_is_rebuilt_with_a_warning(documents, damage):
     lengths_of(folder)
     path = index_path(folder)
     path.write_bytes(damage or path.read_bytes()[:-1])
-    text = (
-        r'index \("seqdata-index/index.idx"\): must be a valid index, but is damaged or not an ind'
-    )
+    text = r'index \("seqdata-index/index.idx"\): must be a valid index, but is damaged'
     with pytest.warns(SeqDataWarning, match=text):
         assert lengths_of(folder) == due
     assert lengths_of(folder) == due
@@ -447,7 +445,8 @@ def test_an_index_of_an_earlier_release_is_not_read_and_that_is_said(folder):
     for path in folder.rglob("*.recs"):
         shard = LocalShard(folder, path.relative_to(folder).as_posix())
         write_old(shard, as_of_anybody(content))
-    with pytest.warns(SeqDataWarning, match="those of an earlier one were found: they are built"):
+    text = "those of an earlier one were found: they are built .* except index.idx and index-1.idx"
+    with pytest.warns(SeqDataWarning, match=text):
         store = opened(folder)
     assert len(store) == 30
     assert names(folder) == ["index.idx"]

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from seqdata import Remote, open_store
-from seqdata.errors import DataError, FingerprintMismatch, MissingShardError, RemoteReadError
+from seqdata.errors import (
+    ConfigError,
+    DataError,
+    FingerprintMismatch,
+    MissingShardError,
+    RemoteReadError,
+)
 from seqdata.storage.data_location import DataLocation
 from seqdata.storage.indexed.shards import RemoteShard
 from seqdata_testing.faults.network import Answer, folder_of, served, unavailable
@@ -140,6 +146,16 @@ def test_files_in_memory_of_fsspec_too(tmp_path, name):
     system.pipe_file(name, path.read_bytes())
     check_store(open_store(f"memory://{name}", backend=Records()), ROWS[:3])
     system.rm(name.partition("/")[0], recursive=True)
+
+
+def test_a_folder_that_is_not_there_is_told_as_missing_and_a_glob_of_none_too(tmp_path):
+    with pytest.raises(MissingShardError, match="is not there: no file or folder has this name"):
+        open_store("memory://no-such-folder", backend=Records())
+    system = fsspec.filesystem("memory")
+    system.pipe_file("some-folder/note.txt", b"x")
+    with pytest.raises(ConfigError, match=r"must match at least one file .*, but matches none"):
+        open_store("memory://some-folder/a*.recs", backend=Records())
+    system.rm("some-folder", recursive=True)
 
 
 def test_a_sibling_that_is_not_there_is_refused_to_who_may_not_list(tmp_path, monkeypatch):

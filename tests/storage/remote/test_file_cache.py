@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from seqdata import Bucketed, CacheError, Loader, Remote, open_store
+from seqdata.errors import CorruptShardError, FingerprintMismatch
 from seqdata.storage import file_lock
 from seqdata.storage.remote import cache_folder
 from seqdata.storage.remote.file_cache import CacheRequest, make_cache
@@ -53,6 +54,16 @@ def test_files_of_one_name_size_and_tag_in_two_folders_are_two_files(tmp_path):
                 f"{server.url}/{folder}", Remote(cache_dir=tmp_path / "cache")
             )
             assert first(make_cache(files).acquire(CacheRequest("b"))) == value
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"), [(None, "Restore it, or"), (FingerprintMismatch, "Open the dataset again")]
+)
+def test_another_size_than_expected_has_the_remedy_of_its_cause(web, tmp_path, error, remedy):
+    request = CacheRequest("b", size=10, sha256="0" * 64, error=error)
+    text = rf"must have 10 bytes, but has {SIZE}\. {remedy}"
+    with pytest.raises(error or CorruptShardError, match=text):
+        cache_at(web, tmp_path).acquire(request)
 
 
 def name_of(cache, name):
@@ -145,7 +156,8 @@ def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
     held.clear()
     assert first(cache.acquire(CacheRequest("c"))) == 2
     kept = files_in(tmp_path)
-    with pytest.raises(CacheError, match="Raise Remote"):
+    text = r"must hold a file of 1048576 bytes, but holds 100 at most\. Raise Remote"
+    with pytest.raises(CacheError, match=text):
         cache_at(web, tmp_path, cache_bytes=100).acquire(CacheRequest("d"))
     assert files_in(tmp_path) == kept  # nothing goes for what has no room anyway
 
@@ -153,7 +165,7 @@ def test_no_room_is_an_error_that_says_what_would_help(web, tmp_path):
 def test_a_folder_that_cannot_be_written_to_is_an_error(web, tmp_path):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(
-        CacheError, match=r"must be a writable folder, but cannot be created .*\. Pass"
+        CacheError, match=r"must be a folder that can be created and written to, .*\. Pass"
     ):
         cache_at(web, tmp_path).acquire(CacheRequest("a"))
 

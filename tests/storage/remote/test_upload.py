@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_cache(location, tmp_pat
     (tmp_path / "file").write_text("x")
     with pytest.raises(
         CacheError,
-        match=r"must be a writable folder, but cannot be created \(.*\). Pass Remote\(cache_dir",
+        match=r"can be created and written to, but is not \(.*\). Pass Remote\(cache_dir",
     ):
         upload_store(
             location, Remote(cache_dir=tmp_path / cache), Plan(), resume=True, overwrite=False

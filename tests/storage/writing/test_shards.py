@@ -1,13 +1,15 @@
 """Sequences become shards, and those of shards that are written already are only compared."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from seqdata.errors import DecodeError
+from seqdata.errors import ConfigError, DecodeError
 from seqdata.storage.writing.shards import (
     FinishedShard,
     PackedShard,
+    ResumeKey,
+    check_resume_key,
     check_same,
     pack_shards,
     read_finished_shards,
@@ -115,3 +117,12 @@ def test_a_shard_is_finished_once_its_facts_are_written(tmp_path):
     assert (tmp_path / "00001-00003.txt").read_text() == "[4, 6]"
     assert read_finished_shards(tmp_path, Numbers().parse) == [written]
     assert (written.first, written.last, written.size) == ("4", "6", 10)
+
+
+def test_an_algorithm_that_nobody_passes_has_a_remedy_of_its_own(tmp_path):
+    """It follows from the installed packages."""
+    key = ResumeKey(axes=None, shard_bytes=8, key="id", algorithm="crc32c", parts=None)
+    check_resume_key(tmp_path, tmp_path, key)
+    text = r"`algorithm` must be 'crc32c', .* is 'crc32'\. Write with the packages used before, or"
+    with pytest.raises(ConfigError, match=text):
+        check_resume_key(tmp_path, tmp_path, replace(key, algorithm="crc32"))

@@ -39,7 +39,8 @@ def test_a_full_disk_is_an_error_that_says_what_is_needed_and_writing_goes_on(tm
     assert (
         "00000-00002.arrow: cannot be written (File too large): it needs about 72008 bytes" in text
     )
-    assert text.endswith("are free. Free some space and write again: finished shards are kept.")
+    told = "more than `ulimit -f` or the file system allows. Raise the limit and write again"
+    assert text.endswith(f"{told}: finished shards are kept.")
     assert (facts["needed"], facts["free"] > 0) == (72008, True)
     assert any("if they never end, cut them with itertools.islice" in note for note in notes)
     assert any("are kept: the same call continues after them" in note for note in notes)
