@@ -226,7 +226,7 @@ axis. New fields run along that axis, or as ``.axes`` (field -> axis) says."""
 
 Opener = Callable[..., Store]
 """A backend: ``open(location, *, verify) -> Store``; it may do more: ``SupportsIndexing``,
-``SupportsWriting``.
+``SupportsWriting``, ``SupportsTableLogs``.
 
 ``verify`` is ``"off"``, ``"first_read"`` or ``"always"``; or None: the best for the data. If it is
 not possible, a ``ConfigError`` is raised."""
@@ -292,6 +292,23 @@ class SupportsWriting(Protocol):
         overwrite: bool,
     ) -> Store:
         """Write sequences, completely or not at all, and open the result."""
+        ...
+
+
+@runtime_checkable
+class SupportsTableLogs(Protocol):
+    """A backend of tables whose log says which files hold their rows: used by ``seqdata write``."""
+
+    def list_files(self, location: str, *, remote: Any = None) -> Sequence[str]:
+        """Return the files of a table at its current version; the location if it has no log.
+
+        Args:
+            location: A path or a URL.
+            remote: Access to a URL, as in ``open_store``.
+
+        Raises:
+            SeqDataError: If the log cannot be read, or files do not hold the rows as they are.
+        """
         ...
 
 

@@ -27,7 +27,7 @@ from seqdata.cli.stats import describe_store, format_field
 from seqdata.detect import TAR, detect_backend, detect_backend_at, holds_store
 from seqdata.errors import ConfigError, SeqDataError, must_be
 from seqdata.host import PluginHost, default_host
-from seqdata.protocols import Reader, Store
+from seqdata.protocols import Reader, Store, SupportsTableLogs
 from seqdata.readers.binary import refuse_binary
 from seqdata.readers.source import (
     ReadOptions,
@@ -41,9 +41,10 @@ from seqdata.readers.source import (
 from seqdata.readers.tables import find_table_format
 from seqdata.storage.arrow.manifest import MANIFEST
 from seqdata.storage.arrow.write import SHARD_BYTES
+from seqdata.storage.braces import JOINED, split_location
 from seqdata.storage.compressed_files import strip_compression
 from seqdata.storage.fields import ID_FIELD
-from seqdata.storage.find_files import iter_names, warn_left_out
+from seqdata.storage.find_files import has_table_log, iter_names, warn_left_out
 from seqdata.storage.foreign.file_discovery import has_table_suffix
 from seqdata.storage.local_copies import LocalCopies
 from seqdata.storage.local_files import is_remote, local_path
@@ -289,8 +290,8 @@ def write(
     """Write the sequences of SOURCE, a file, folder, glob or store, as a store in the folder OUT.
 
     SOURCE and OUT may be URLs; files at a URL that are not a store are copied to this machine
-    first. Quote a glob, so that the shell does not expand it; ** is any depth of folders. After an
-    interruption the same command continues.
+    first. A Delta table needs the package seqdata-frames. Quote a glob, so that the shell does not
+    expand it; ** is any depth of folders. After an interruption the same command continues.
     """
     begin = time.monotonic()
     name = f"source {redact_url(source)!r}"
@@ -307,7 +308,8 @@ def write(
             f"{name}: `--backend` opens a store, which has fields and ids. Leave "
             "`--format`, `--field`, `--group`, `--order`, `--missing` and `--id` out."
         )
-    existing = open_source(source, backend, skip=out) if as_store else None
+    files = None if backend else list_table_files(source, default_host())
+    existing = open_source(source, backend, skip=out) if as_store and files is None else None
     if existing is None and input_format == STORE:
         raise ConfigError(f"{name}: not a store. Leave `--format store` out.")
     write_to = partial(
@@ -318,11 +320,30 @@ def write(
         if existing is not None:
             store: Store = write_to(existing)
         else:
-            store = _read_source(source, out, input_format, options, write_to)
+            store = _read_source(files or source, out, input_format, options, write_to)
     except (SeqDataError, OSError):
         report_kept(out)
         raise
     print_lines(_iter_lines(store, out, time.monotonic() - begin))
+
+
+def list_table_files(source: str, host: PluginHost) -> str | None:
+    """Return the files of a source that is a table with a log (Delta), joined; None for others.
+
+    Raises:
+        SeqDataError: If the log cannot be read, or files do not hold the rows as they are.
+    """
+    if is_remote(source):
+        is_file = find_suffix(source) in READERS and not source.endswith("/")
+        may_have_log = not is_file and detect_backend(source) == "arrow" and not holds_store(source)
+    else:
+        may_have_log = has_table_log(local_path(source))
+    name = host.backend_of_tables("parquet") if may_have_log else None
+    backend: Any = None if name is None else host.backend(name)
+    if not isinstance(backend, SupportsTableLogs):
+        return None
+    files = backend.list_files(source)
+    return None if files == [source] else JOINED.join(files)
 
 
 def open_source(
@@ -424,7 +445,9 @@ def _fetch(source: str, input_format: str, options: ReadOptions) -> LocalCopies 
 
     copies = fetch_source(source, check=check)
     if copies is not None:
-        print_lines([f"{copies.location}: copied to {copies.root}"], stderr=True)
+        first, *others = split_location(copies.location)
+        shown = f"{1 + len(others)} files ({first}, ...)" if others else first
+        print_lines([f"{shown}: copied to {copies.root}"], stderr=True)
     return copies
 
 

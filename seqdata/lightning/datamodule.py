@@ -311,8 +311,10 @@ class SequenceDataModule(_Base):
         copied.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
         return copied
 
-    def setup(self, stage: str) -> None:
+    def setup(self, stage: str = "fit") -> None:
         """Open the data of a stage, and compare it over all ranks; a second call changes nothing.
+
+        A Trainer passes its stage; without one, ``data.setup()`` opens the data of a fit.
 
         Raises:
             SeqDataError: If opening fails on a rank, or ranks differ; every rank raises it.
@@ -323,8 +325,7 @@ class SequenceDataModule(_Base):
             values, noted = self._prepare(stage)
         except SeqDataError as failure:
             error = failure
-        world = adapter.get_world(self.trainer)
-        advisory = None
+        world, advisory = adapter.get_world(self.trainer), None
         if world.size > 1:
             device = None if self.trainer is None else self.trainer.strategy.root_device
             values, advisory = {**get_versions(), **values}, {**get_environment(device), **noted}
@@ -570,11 +571,10 @@ class SequenceDataModule(_Base):
 
     def _make_evaluation_loaders(self, kind: DataKind) -> TrainerLoader | list[TrainerLoader]:
         start = EpochCounter(is_evaluation=True) if self.trainer is None else start_first_epoch
+        names = self._options.get_names(kind)
         loaders = [
             TrainerLoader(engine, start, name, synchronize=self._synchronize)
-            for engine, name in zip(
-                self._get_engines(kind), self._options.get_names(kind), strict=True
-            )
+            for engine, name in zip(self._get_engines(kind), names, strict=True)
         ]
         return loaders if self._options.is_named(kind) else loaders[0]
 

@@ -41,7 +41,8 @@ _TABLE_LOGS = {  # name -> kind of table, and what to do
     "_delta_log": (
         "Delta",
         "Pass its path with a slash at its end and backend='frames' (seqdata-frames[delta]); where "
-        "no backend can be named, the list of its files (`DeltaTable(path).file_uris()`)",
+        "no backend can be named, the list of its files (`DeltaTable(path).file_uris()`). For "
+        "`seqdata write`, pass its folder, with seqdata-frames[delta] installed",
     ),
     ".hoodie": ("Hudi", "Read it and pass the table"),
 }
@@ -119,6 +120,11 @@ def names_several(location: str) -> bool:
     parts = split_location(location)
     rest = location[len(find_literal(location)) :]
     return len(parts) > 1 or is_pattern(location) or "{" in rest
+
+
+def has_table_log(path: Path) -> bool:
+    """Return whether a folder has a log that says which of its files belong to a table."""
+    return any((path / name).is_dir() for name in _TABLE_LOGS)
 
 
 def find_files(

@@ -35,6 +35,14 @@ def test_without_a_trainer_a_loader_plays_epoch_after_epoch():
     assert epochs == [[(0, 0), (0, 1), (0, 2)], [(1, 0), (1, 1), (1, 2)]]
 
 
+def test_setup_without_a_stage_is_that_of_a_fit():
+    options = {"train": sequences(9), "val": sequences(4), "batching": Bucketed(3), "seed": 1}
+    data, due = SequenceDataModule(**options), ready("fit", **options)
+    data.setup()
+    assert played(data.train_dataloader()) == played(due.train_dataloader())
+    assert played(data.val_dataloader()) == played(due.val_dataloader())
+
+
 def test_loaders_are_there_before_setup():
     data = SequenceDataModule(train=sequences(9), batching=Fixed(3))
     assert len(data.train_dataloader()) == 3

@@ -26,9 +26,8 @@ from seqdata.backends import (
 )
 from seqdata.errors import ConfigError, CorruptSampleError, DataError, DecodeError
 from seqdata_arrays.bands import Band, BandCache, Decode
-from seqdata_arrays.chunked_array import Bytes, FileSequences
+from seqdata_arrays.chunked_array import REMEDY_FOR_FIELDS, Bytes, FileSequences
 
-_TWO_STORES = "Open them as two stores"
 _LOCATION = {"dataset", "shard", "file", "axis", "unit", "sequence", "key", "field"}
 _BYTES = {"offset", "length"}
 
@@ -522,8 +521,7 @@ class ChunkStore:
                 raise place.make_error(
                     DecodeError,
                     f"must be {_say(due.get(name))} as in {first.name!r}, but is "
-                    f"{_say(found.get(name))}. {_TWO_STORES}, or name what all of them have with "
-                    "`fields`, `axes` and `attributes`",
+                    f"{_say(found.get(name))}. {REMEDY_FOR_FIELDS}",
                 )
         return due
 

@@ -15,6 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+REMEDY_FOR_FIELDS = (
+    "Open them as two stores, or name what all of them have with `fields`, `axes` and `attributes`"
+)
+"""Advice in errors about files of several fields."""
 Bytes = NDArray[np.uint8]
 Codec = Callable[[Bytes, int, int], Any]
 """``codec(stored, mask, size)`` returns the decoded bytes of a chunk, which should be ``size``.

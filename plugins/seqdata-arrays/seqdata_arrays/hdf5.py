@@ -103,8 +103,8 @@ class ArrayFiles(ArrayOptions):
         Raises:
             DecodeError: The given error, if it has another cause.
         """
-        if CHUNK not in str(error):
-            raise error
+        if CHUNK not in str(error):  # fields of strings are named as users know them
+            raise DecodeError.at(str(error).replace(TEXT, ""), **error.details) from error
         return FormatBackend(replace(self._format, is_chunked=True))(location, **options)
 
 

@@ -27,11 +27,18 @@ from seqdata_arrays.array_index import (
     index_arrays,
     split_rows,
 )
+from seqdata_arrays.chunked_array import REMEDY_FOR_FIELDS
 from seqdata_arrays.layout import ArrayNode, ArrayOptions, Tree
 from seqdata_arrays.netcdf3_file import is_classic, read_classic
 
 SUFFIXES = (".h5", ".hdf5", ".he5", ".nc", ".nc4", ".nc3", ".cdf")
 _INLINE_BYTES = 1 << 16  # HDF5 keeps no larger arrays in its own headers
+_SINGLE = (
+    str,
+    bytes,
+    np.number,
+    np.bool_,
+)  # types of a value that NetCDF-4 keeps as an array of one
 
 
 class FileView(io.RawIOBase):
@@ -81,8 +88,9 @@ class HDF5Format:
     options: ArrayOptions
     is_chunked: bool = False
     suffixes = SUFFIXES
-    version = 1
+    version = 2
     reads_only_headers = True
+    remedy_for_fields = remedy_for_dtypes = REMEDY_FOR_FIELDS
 
     def index(self, file: RandomAccessFile) -> FileIndex:
         """Return the index of a file.
@@ -132,15 +140,18 @@ def _make_node(path: str, item: h5py.Dataset) -> ArrayNode:
 
 
 def _read_attributes(item: Any) -> dict[str, Any]:
-    """Return name -> value of the attributes; those of types that h5py lacks are omitted."""
+    """Return name -> value of the attributes; those of types that h5py lacks are omitted.
+
+    An array of shape (1,) is one number or string.
+    """
     found: dict[str, Any] = {}
     for name in item.attrs:
         try:
             value = item.attrs[name]
         except (TypeError, OSError):  # a type that h5py does not have: of no field
             continue
-        is_one = isinstance(value, np.ndarray) and value.shape == (1,)
-        found[name] = value[0] if is_one and isinstance(value[0], str) else value  # of NetCDF-4
+        is_one = isinstance(value, np.ndarray) and value.shape == (1,)  # NetCDF-4 has no scalars
+        found[name] = value[0] if is_one and isinstance(value[0], _SINGLE) else value
     return found
 
 

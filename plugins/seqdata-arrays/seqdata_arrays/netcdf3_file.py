@@ -292,7 +292,7 @@ class _Header:
         return np.dtype(self._types[found])
 
     def read_attributes(self, owner: str) -> dict[str, Any]:
-        """Return name -> value of each attribute: bytes for a string, an array for numbers.
+        """Return name -> value of each attribute: bytes for a string, an array for several numbers.
 
         Attributes without a value are omitted.
 
@@ -311,7 +311,8 @@ class _Header:
             if dtype.kind == "S" and count:
                 attributes[name] = raw.rstrip(b"\0")
             elif count:
-                attributes[name] = np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
+                values = np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
+                attributes[name] = values[0] if len(values) == 1 else values
         return attributes
 
     def read_variable(self, number: str, dimensions: list[tuple[str, int]]) -> _Variable:

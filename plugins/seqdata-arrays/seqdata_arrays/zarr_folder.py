@@ -11,6 +11,7 @@ import json
 import math
 import os
 import posixpath
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,10 @@ from seqdata.errors import CorruptShardError, DecodeError, MissingShardError, Re
 Bytes = NDArray[np.uint8]
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 """Names of metadata files, of which each Zarr folder has one."""
+CONSOLIDATED = ".zmetadata"
+"""Name of the consolidated metadata of version 2; version 3 has it in ``zarr.json``."""
 _DOCUMENTS = (*METADATA, ".zattrs")
-_CONSOLIDATED = ".zmetadata"  # of version 2
+_CHUNK = re.compile(r"(?:(.+?)/)??(?:(?:c[./])?\d+(?:[./]\d+)*|c)")  # array, and name in it
 
 
 class ZarrFolder(Protocol):
@@ -135,7 +138,7 @@ class RemoteFolder:
         below = [path for path in self._find_below("") if posixpath.basename(path) in _DOCUMENTS]
         fresh = {path: found for path, found in consolidated.items() if self._is_current(path)}
         missing = [path for path in below if path not in fresh]
-        self._documents = {path: fresh[path] for path in below if path in fresh}
+        self._documents = {path: fresh[path] for path in (*below, CONSOLIDATED) if path in fresh}
         self._documents |= self._fetch(missing)
 
     def read_document(self, path: str) -> Any:
@@ -144,8 +147,19 @@ class RemoteFolder:
         return json.loads(found) if isinstance(found, bytes) else found
 
     def list_children(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder that hold metadata."""
-        return sorted(self._children.get(path, ()))
+        """Return the names of the folders in a folder; unlisted ones only if they hold metadata."""
+        if self._paths is None:
+            return sorted(self._children.get(path, ()))
+        prefix = self.locate(path)
+        start = f"{prefix}/" if prefix else ""
+        at, found = bisect.bisect_left(self._paths, start), []
+        while at < len(self._paths) and self._paths[at].startswith(start):
+            name, is_folder, _ = self._paths[at][len(start) :].partition("/")
+            at += 1
+            if is_folder:
+                found.append(name)
+                at = bisect.bisect_left(self._paths, f"{start}{name}0", at)  # "0" follows "/"
+        return sorted(found)
 
     def list_sizes(self, path: str) -> Mapping[str, int] | None:
         """Return path below a folder -> size of each file in it; see ``ZarrFolder``."""
@@ -202,7 +216,7 @@ class RemoteFolder:
     def _is_current(self, path: str) -> bool:
         """Return whether a document was not written after the consolidated one."""
         listed = self.tree.listed or {}
-        whole = "zarr.json" if path.endswith("zarr.json") else _CONSOLIDATED
+        whole = "zarr.json" if path.endswith("zarr.json") else CONSOLIDATED
         own, other = (listed.get(self.locate(each)) for each in (path, whole))
         if own is None or other is None or own.modified is None or other.modified is None:
             return True
@@ -222,7 +236,7 @@ class RemoteFolder:
         """
         found: dict[str, bytes] = {}
         refusal: RemoteReadError | None = None
-        for name in ("zarr.json", _CONSOLIDATED, ".zarray", ".zattrs"):
+        for name in ("zarr.json", CONSOLIDATED, ".zarray", ".zattrs"):
             try:
                 found |= self._fetch([name])
             except RemoteReadError as error:
@@ -245,7 +259,7 @@ class RemoteFolder:
         is_listed = self._paths is not None
         documents: dict[str, Any] = {}
         if is_listed:
-            names = [name for name in ("zarr.json", _CONSOLIDATED) if self._is_listed(name)]
+            names = [name for name in ("zarr.json", CONSOLIDATED) if self._is_listed(name)]
             documents.update(self._fetch(names))
         else:
             documents.update(self._fetch_root())
@@ -253,7 +267,7 @@ class RemoteFolder:
         try:
             own = json.loads(documents.get("zarr.json", b"{}"))
             inline = (own.get("consolidated_metadata") or {}).get("metadata") or {}
-            older = json.loads(documents.pop(_CONSOLIDATED, b"{}")).get("metadata") or {}
+            older = json.loads(documents.get(CONSOLIDATED, b"{}")).get("metadata") or {}
             found = {posixpath.join(path, "zarr.json"): each for path, each in inline.items()}
             is_whole = bool(inline or older) or own.get("node_type") == "array"
         except (ValueError, AttributeError, TypeError) as error:
@@ -394,6 +408,34 @@ def _list_files(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
                 yield from _list_files(folder, f"{below}{entry.name}/")
             else:
                 yield f"{below}{entry.name}", entry.stat().st_size
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a folder is one of other programs, to judge by its name."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def find_lost(names: Iterable[str]) -> tuple[str, str, str] | None:
+    """Return what a folder without a metadata file has lost.
+
+    Args:
+        names: Paths of all files in the folder, below it.
+
+    Returns:
+        ``group`` or ``array``, its path below the folder, and a file that shows it. None: the
+        folder holds no chunks and no metadata, so it is not part of the data.
+    """
+    chunk: tuple[str, str, str] | None = None
+    for name in sorted(names):
+        *folders, base = name.split("/")
+        if any(map(is_hidden, folders)):
+            continue
+        if base in METADATA:
+            return "group", "", name
+        match = _CHUNK.fullmatch(name)
+        if match and chunk is None:
+            chunk = "array", match[1] or "", name
+    return chunk
 
 
 def name_chunks(metadata: Mapping[str, Any]) -> tuple[str, str]:

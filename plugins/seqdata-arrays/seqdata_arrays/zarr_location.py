@@ -9,14 +9,15 @@ import fnmatch
 import glob
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from seqdata.backends import DataLocation
 from seqdata.backends.files import RemoteTree
-from seqdata.errors import ConfigError
+from seqdata.errors import ConfigError, MissingShardError
 from seqdata_arrays.layout import natural_order
-from seqdata_arrays.zarr_folder import METADATA, LocalFolder, RemoteFolder
+from seqdata_arrays.zarr_folder import METADATA, LocalFolder, RemoteFolder, find_lost
 
 _SIGNS = re.compile(r"[*?\[]")
 
@@ -31,6 +32,7 @@ def find_folders(root: str) -> list[LocalFolder]:
 
     Raises:
         ConfigError: If there are none.
+        MissingShardError: If one of several has no metadata file.
     """
     path = Path(root)
     if path.is_dir():
@@ -39,9 +41,13 @@ def find_folders(root: str) -> list[LocalFolder]:
         found = [Path(each) for each in glob.glob(f"{glob.escape(root)}/**/*.zarr", recursive=True)]
     else:
         found = [Path(each) for each in glob.glob(root, recursive=True)]
-    found = [each for each in found if any((each / name).is_file() for name in METADATA)]
+    others = [each for each in found if not any((each / name).is_file() for name in METADATA)]
+    found = [each for each in found if each not in set(others)]
     if not found:
         raise _make_missing_error(root)
+    for each in others:
+        if each.suffix == ".zarr" and each.is_dir():
+            _check_no_data(root, each.name, LocalFolder(each, each.name).list_sizes(""))
     found.sort(key=lambda each: natural_order(str(each)))
     if len(found) > 1 and path.is_dir():
         return [LocalFolder(each, str(each.relative_to(path))) for each in found]
@@ -56,7 +62,8 @@ def find_remote_folders(url: str, remote: Any) -> tuple[RemoteTree, list[RemoteF
 
     Raises:
         ConfigError: If there are no Zarr folders.
-        MissingShardError: If a server that lists no files has no consolidated metadata.
+        MissingShardError: If a server that lists no files has no consolidated metadata, or one of
+            several folders has no metadata file.
         RemoteReadError: If a request fails.
     """
     base, pattern = _split_pattern(url)
@@ -77,6 +84,11 @@ def find_remote_folders(url: str, remote: Any) -> tuple[RemoteTree, list[RemoteF
     found = [each for each in bases if _matches(each, pattern or "**/*.zarr")]
     if not found:
         raise _make_missing_error(shown)
+    beginnings = {path.partition(".zarr/")[0] for path in paths if ".zarr/" in path}
+    for each in {f"{beginning}.zarr" for beginning in beginnings} - bases:
+        if _matches(each, pattern or "**/*.zarr"):
+            below = (path.removeprefix(f"{each}/") for path in paths if path.startswith(f"{each}/"))
+            _check_no_data(shown, posixpath.basename(each), below)
     found.sort(key=natural_order)
     is_below = len(found) > 1 and not pattern
     return tree, [
@@ -114,8 +126,19 @@ def _match_parts(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     )
 
 
+def _check_no_data(location: str, name: str, files: Iterable[str]) -> None:
+    """Check that a folder ``*.zarr`` without a metadata file holds no data."""
+    lost = find_lost(files)
+    if lost is not None:
+        raise DataLocation(dataset=location, file=name).make_error(
+            MissingShardError,
+            f"must have a metadata file ({', '.join(METADATA[:-1])} or {METADATA[-1]}), but has "
+            f"none, although it holds {lost[2]!r}. Restore the file, or move the folder elsewhere",
+        )
+
+
 def _make_missing_error(location: str) -> ConfigError:
     return ConfigError(
         f"{location}: must be a Zarr folder, or hold some (`*.zarr`), but there is no "
-        f"{' or '.join(METADATA)}. Check the path"
+        f"{' or '.join(METADATA)}. Check the path, or restore the file"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,7 +35,16 @@ from seqdata_arrays.chunk_store import ChunkStore
 from seqdata_arrays.chunked_array import Bytes, FileSequences
 from seqdata_arrays.layout import ArrayNode, ArrayOptions, Layout, Tree, find_layout
 from seqdata_arrays.zarr_array import ShardIndexes, ZarrArray, describe_type, make_array
-from seqdata_arrays.zarr_folder import ChunkFiles, LocalFiles, Piece, RemoteChunks, ZarrFolder
+from seqdata_arrays.zarr_folder import (
+    CONSOLIDATED,
+    ChunkFiles,
+    LocalFiles,
+    Piece,
+    RemoteChunks,
+    ZarrFolder,
+    find_lost,
+    is_hidden,
+)
 from seqdata_arrays.zarr_location import find_folders, find_remote_folders, is_url
 
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -167,8 +177,9 @@ def _open_folder(
     Raises:
         DataError: If the folder is damaged, or does not match the options.
     """
-    metadata = dict(_read_metadata(folder, "", place))
+    metadata = dict(_read_metadata(folder, "", place, options))
     try:
+        _check_consolidated(folder, metadata, place, options)
         layout = find_layout(_make_tree(folder, metadata), options)
         paths = dict.fromkeys(node.path for laid in layout.fields.values() for node in laid.arrays)
         arrays = [make_array(folder, path, metadata[path][0]) for path in paths]
@@ -197,9 +208,14 @@ def _make_sequences(name: str, layout: Layout, arrays: Sequence[ZarrArray]) -> F
 
 
 def _read_metadata(
-    folder: ZarrFolder, path: str, place: DataLocation
+    folder: ZarrFolder, path: str, place: DataLocation, options: Zarr
 ) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
-    """Yield path, metadata and attributes of a node, and of those below it."""
+    """Yield path, metadata and attributes of a node, and of those below it.
+
+    Raises:
+        CorruptShardError: If metadata is invalid.
+        MissingShardError: If a metadata file is missing.
+    """
     start = f"{path}/" if path else ""
     try:
         found = folder.read_document(f"{start}zarr.json")
@@ -211,6 +227,7 @@ def _read_metadata(
             if found is None:
                 found = folder.read_document(f"{start}.zgroup")
             if found is None:
+                _check_no_data(folder, path, place, options)
                 return
             attributes = folder.read_document(f"{start}.zattrs") or {}
         if found["zarr_format"] not in (2, 3):
@@ -220,7 +237,94 @@ def _read_metadata(
     yield path, ({**found, "is_array": is_array}, attributes)
     if not is_array:
         for below in folder.list_children(path):
-            yield from _read_metadata(folder, f"{start}{below}", place)
+            yield from _read_metadata(folder, f"{start}{below}", place, options)
+
+
+def _check_no_data(folder: ZarrFolder, path: str, place: DataLocation, options: Zarr) -> None:
+    """Check that a folder without a metadata file holds no data that is needed.
+
+    Raises:
+        MissingShardError: If it holds chunks, or metadata of arrays.
+    """
+    lost = None
+    if not is_hidden(posixpath.basename(path)):
+        lost = find_lost(folder.list_sizes(path) or ())
+    if lost is None:
+        return
+    kind, below, evidence = lost
+    which = posixpath.join(path, below) if below else path
+    if kind == "array" and not _may_be_field(which, options):
+        return
+    is_v2 = folder.read_document("zarr.json") is None
+    raise _make_lost_error(
+        place, kind, which, f".z{kind}" if is_v2 else "zarr.json",
+        f"{posixpath.join(path, evidence)!r} is. Restore it, "
+        + ("choose other arrays with `fields`" if kind == "array"
+           else f"create it with zarr.open_group(..., path={which!r})")
+        + ", or move the folder elsewhere if it is other data",
+    )  # fmt: skip
+
+
+def _check_consolidated(
+    folder: ZarrFolder, metadata: Mapping[str, Any], place: DataLocation, options: Zarr
+) -> None:
+    """Check that all nodes that the consolidated metadata names were found.
+
+    Raises:
+        CorruptShardError: If the consolidated metadata is invalid.
+        MissingShardError: If the metadata file of one is missing.
+    """
+    try:
+        nodes = list(_read_consolidated(folder, metadata[""][0]))
+    except _MALFORMED as error:
+        raise place.make_error(
+            CorruptShardError,
+            f"must have valid consolidated metadata, but it is invalid ({type(error).__name__}: "
+            f"{error}). Run zarr.consolidate_metadata again",
+        ) from error
+    for kind, path, name in nodes:
+        if path not in metadata and (kind == "group" or _may_be_field(path, options)):
+            raise _make_lost_error(
+                place, kind, path, name,
+                "the consolidated metadata names it. Restore it, or run "
+                "zarr.consolidate_metadata if it was removed on purpose",
+            )  # fmt: skip
+
+
+def _read_consolidated(
+    folder: ZarrFolder, root: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, path and metadata file of the nodes that the consolidated metadata names."""
+    if root["zarr_format"] == 3:
+        found = (root.get("consolidated_metadata") or {}).get("metadata") or {}
+        for path, document in found.items():
+            yield document["node_type"], path, "zarr.json"
+        return
+    found = (folder.read_document(CONSOLIDATED) or {}).get("metadata") or {}
+    for file in found:
+        path, _, name = file.rpartition("/")
+        if name in (".zarray", ".zgroup"):
+            yield name.removeprefix(".z"), path, name
+
+
+def _may_be_field(path: str, options: Zarr) -> bool:
+    """Return whether the options may need an array."""
+    names = options.names
+    if names is None or options.per == "array":
+        return True
+    index = (options.lengths, options.offsets, options.ids)
+    wanted = [*names.values(), *(each.strip("/") for each in index if each is not None)]
+    return any(path == each or path.endswith(f"/{each}") for each in wanted)
+
+
+def _make_lost_error(
+    place: DataLocation, kind: str, path: str, name: str, rest: str
+) -> MissingShardError:
+    return place.make_error(
+        MissingShardError,
+        f"{kind} {path!r} must have the metadata file {posixpath.join(path, name)!r}, but it is "
+        f"not there, although {rest}",
+    )
 
 
 def _make_metadata_error(place: DataLocation, error: Exception, path: str = "") -> DataError:

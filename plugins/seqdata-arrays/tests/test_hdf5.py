@@ -572,7 +572,7 @@ def test_files_of_which_one_lacks_an_attribute_open_without_it(tmp_path, options
         row = {"id": f"r{number}", "x": np.ones(20, "f4"), **({} if number else {"a": 1})}
         write_hdf5(tmp_path / f"{number}.h5", [row, {**row, "id": f"s{number}"}], **options)
     remedy = r", or name what all of them have with `fields`, `axes` and `attributes`"
-    with pytest.raises(DecodeError, match=rf"as two stores{remedy if options else ''}$"):
+    with pytest.raises(DecodeError, match=rf"as two stores{remedy}$"):
         open_store(tmp_path)
     store = open_store(tmp_path, backend=HDF5(attributes=[]))
     assert [*store.ids] == ["r0", "s0", "r1", "s1"]

@@ -105,7 +105,7 @@ def test_a_classic_file_is_read_as_netcdf_4_of_the_same_content(tmp_path, form, 
         due = open_store(four, backend=HDF5(**options))
         check_same(open_store(classic, backend=HDF5(**options)), due)
     assert set(open_store(tmp_path / "classic").fields) == {
-        *(f"x_{each}" for each in types), "flat", "grid", "time", "age", "subject", "site",
+        *(f"x_{each}" for each in types), "flat", "grid", "time", "age", "subject", "site", "gain",
     }  # fmt: skip
 
 

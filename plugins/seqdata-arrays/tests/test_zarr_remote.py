@@ -261,6 +261,21 @@ def test_an_array_that_grew_after_its_metadata_was_consolidated_is_read_whole(tm
     assert store[0]["x"].tolist() == list(range(80))
 
 
+def test_groups_whose_names_begin_alike_are_those_of_the_local_folder(tmp_path):
+    names = ["a", "a-b", "a.b", "a0", "a/b", "b", "b0"]
+    rows = [{"id": name, "x": np.arange(3), "x-b": np.arange(3)} for name in names]
+    path = write_zarr(tmp_path / "x.zarr", rows)
+    system, folder = fsspec.filesystem("memory"), f"alike-{tmp_path.name}"
+    put(system, path, f"{folder}/x.zarr")
+    remote = Remote(cache_dir=tmp_path / "far")
+    there = open_store(f"memory://{folder}/x.zarr", backend=Zarr(), remote=remote)
+    local = open_store(path, backend=Zarr())
+    assert sorted(there.keys(range(7))) == sorted(names)
+    assert list(there.fields) == list(local.fields) == ["x", "x-b"]
+    assert there.keys(range(7)) == local.keys(range(7))
+    assert there.fingerprint == local.fingerprint
+
+
 def put(system, source, folder):
     """Copy a folder, the metadata of its root at last, as writers do."""
     files = [path for path in source.rglob("*") if path.is_file()]

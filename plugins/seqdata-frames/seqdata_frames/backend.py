@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seqdata.errors import ConfigError, FingerprintMismatch, SeqDataWarning
+from seqdata_frames.delta import list_parts
 from seqdata_frames.opening import Axes, Missing, Request, open_rows
 from seqdata_frames.scan import AUTO
 from seqdata_frames.sources import SpoolFolder, is_stream, is_table, open_tables, spool
@@ -102,6 +103,10 @@ class Frames:
             reopen=(reopen, (frames, location, missing, axes, verify, remote, tables.version)),
             is_copied_to_workers=tables.folder is None, held=spooled or tables.copies,
         )  # fmt: skip
+
+    def list_files(self, location: str, *, remote: Any = None) -> Sequence[str]:
+        """Return the files of a Delta table; see ``protocols.SupportsTableLogs``."""
+        return [os.fspath(part) for part in list_parts(location, remote)]
 
     def _make_request(self, axes: Axes, verify: str | None, missing: Missing | None) -> Request:
         """Check the options, and return them.

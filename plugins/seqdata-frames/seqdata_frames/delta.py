@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from seqdata.backends import DataLocation
 from seqdata.backends.files import fetch_copies
 from seqdata.errors import ConfigError, DecodeError, MissingShardError
 
@@ -43,6 +44,7 @@ def list_parts(
         ConfigError: If deltalake is not installed, files do not hold the rows of the table as they
             are, or its server cannot list files.
         DecodeError: If the log is damaged.
+        MissingShardError: If a file is missing.
         SeqDataError: If the log of a table at a URL cannot be fetched.
     """
     text = os.fspath(location)
@@ -50,11 +52,21 @@ def list_parts(
         if _NO_FOLDER.search(text):
             return [location]
         url = text.rstrip("/")
-        return _list_web_parts(url, remote) if _WEB.match(url) else _list_remote_parts(url, remote)
+        read = _list_web_parts if _WEB.match(url) else _list_remote_parts
+        found = read(url, remote)
+        return [location] if found == [url] else found
     path = Path(text.removeprefix("file://"))
     if not (path / _LOG).is_dir():
         return [location]
-    return [str(path / name) for name in _read_log(path, str(path))]
+    names = _read_log(path, str(path))
+    for name in names:
+        if not (path / name).is_file():
+            raise DataLocation(dataset=str(path), file=name).make_error(
+                MissingShardError,
+                "is not there, although the log of the Delta table names it. Restore it, or an "
+                "earlier version of the table",
+            )
+    return [str(path / name) for name in names]
 
 
 def _list_remote_parts(url: str, remote: Any) -> Sequence[str]:

@@ -170,7 +170,14 @@ def _collect_finished(futures: Iterable[Any], saving: _Saving) -> None:
 
 
 def _warn_of_old(dataset: str, index: DataIndex, shards: Sequence[Shard]) -> None:
-    """Warn of indexes of an earlier release, which are not read."""
+    """Warn of indexes of an earlier release, or of another version of the format."""
+    others = sum(index.folder(shard).has_other_version(shard.name) for shard in shards)
+    if others:
+        warn(
+            f"{dataset}: indexes must be of the installed version of the format, but those of "
+            f"{others} of {len(shards)} files are of another: they are built again, once. Fields "
+            "may differ from before",
+        )
     if any(index.folder(shard).has_old for shard in shards):
         warn(
             f"{dataset}: indexes must be of this release, but those of an earlier one were found: "

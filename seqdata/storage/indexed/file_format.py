@@ -204,9 +204,10 @@ class FileFormat(Protocol):
     """Base of file formats, which is all that most backends implement. It must be picklable.
 
     The options of a format (the fields of a dataclass) are stored in its indexes. Indexes with
-    other options, or another ``version``, are rebuilt. The attribute ``remedy_for_dtypes`` is the
-    advice in the error about files of several dtypes. If ``reads_only_headers`` is True, a local
-    file that was written to after it was indexed is compared with its index when it is opened.
+    other options, or another ``version``, are rebuilt. The attributes ``remedy_for_fields`` and
+    ``remedy_for_dtypes`` are the advice in the errors about files of several fields or dtypes. If
+    ``reads_only_headers`` is True, a local file that was written to after it was indexed is
+    compared with its index when it is opened.
     """
 
     @property

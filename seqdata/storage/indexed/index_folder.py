@@ -38,7 +38,7 @@ from seqdata.storage.indexed.index_file import (
     load_list,
     load_old_index,
 )
-from seqdata.storage.indexed.shard_index import FormatIdentity, ListedShard, ShardIndex
+from seqdata.storage.indexed.shard_index import VERSION, FormatIdentity, ListedShard, ShardIndex
 from seqdata.storage.indexed.shards import INDEX_FOLDER, LocalShard, Shard
 from seqdata.storage.local_files import (
     check_small,
@@ -302,13 +302,11 @@ class FolderIndex:
         Raises:
             CorruptShardError: If there is none, but an index file is damaged.
         """
-        found: list[ShardIndex] = []
-        row = self._newest.get(shard.name)
-        while row is not None:
-            at = bisect_right(self._firsts, row) - 1
-            if self._groups[at].joined.format_identity == self._format.identity:
-                found.append(self._groups[at].take(row - self._firsts[at]))
-            row = self._older.get(row)
+        found = [
+            group.take(row)
+            for group, row in self._iterate_rows(shard.name)
+            if group.joined.format_identity == self._format.identity
+        ]
         if not found and self._may_have_old:
             found = self._find_old(shard.name)
         if not found and self._errors:
@@ -316,6 +314,21 @@ class FolderIndex:
         if len(found) > 1:
             found = [index for index in found if self._is_of(index, shard)] + found
         return found[0] if found else None
+
+    def _iterate_rows(self, name: str) -> Iterator[tuple[IndexGroup, int]]:
+        """Yield the groups that have an index of a file, and its row in each, the newest first."""
+        row = self._newest.get(name)
+        while row is not None:
+            at = bisect_right(self._firsts, row) - 1
+            yield self._groups[at], row - self._firsts[at]
+            row = self._older.get(row)
+
+    def has_other_version(self, name: str) -> bool:
+        """Return whether the only index of a file is of another version of the format."""
+        own = self._format.identity
+        found = {group.joined.format_identity for group, _ in self._iterate_rows(name)}
+        kind = own.rpartition(VERSION)[0]
+        return bool(kind) and own not in found and kind in {x.rpartition(VERSION)[0] for x in found}
 
     def _find_old(self, name: str) -> list[ShardIndex]:
         """Return the index of a file that an earlier release wrote, in a list; empty if not usable.

@@ -23,6 +23,8 @@ from seqdata.storage.text_bytes import TextBytes, concat_texts
 
 ENDS = 512
 """Bytes at each end of a file that are compared when it is opened."""
+VERSION = " version "
+"""The part of a format's identity before its version."""
 Siblings = Mapping[str, tuple[int, str]]
 """Name -> (bytes, digest of both ends) of the sibling files that an index was built with."""
 MissingValues = Mapping[str, tuple[int, Sequence[int]]]

@@ -43,7 +43,13 @@ from seqdata.storage.indexed.indexed_format import (
     UnindexedFile,
 )
 from seqdata.storage.indexed.opened_files import OpenedFiles
-from seqdata.storage.indexed.shard_index import FieldIndex, MissingValues, ShardIndex, check
+from seqdata.storage.indexed.shard_index import (
+    VERSION,
+    FieldIndex,
+    MissingValues,
+    ShardIndex,
+    check,
+)
 from seqdata.storage.limits import MAX_ROWS
 
 _TWO_STORES = "Open them as two stores"
@@ -88,12 +94,17 @@ class UserFormat:
         state = {name: getattr(mine, name) for name in named}
         said = ", ".join(f"{name}={value!r}" for name, value in sorted(state.items()))
         version = getattr(self.format, "version", 1)
-        return f"{format_class.__module__}:{format_class.__qualname__}({said}) version {version}"
+        return f"{format_class.__module__}:{format_class.__qualname__}({said}){VERSION}{version}"
 
     @property
     def _remedy_for_dtypes(self) -> str:
         """Advice for files of several dtypes, which the format may give."""
         return str(getattr(self.format, "remedy_for_dtypes", _TWO_STORES))
+
+    @property
+    def _remedy_for_fields(self) -> str:
+        """Advice for files of several sets of fields, which the format may give."""
+        return str(getattr(self.format, "remedy_for_fields", _TWO_STORES))
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -265,7 +276,8 @@ class UserFormat:
         first = opened.indexes[0]
         heads = {name: member.heads[0] for name, member in first.members.items()}
         for i, index in enumerate(opened.indexes):
-            _check_alike(opened, i, index, heads, self._remedy_for_dtypes)
+            remedies = self._remedy_for_fields, self._remedy_for_dtypes
+            _check_alike(opened, i, index, heads, *remedies)
         return [
             self._make_indexed_field(opened, name, first.members[name]) for name in first.members
         ]
@@ -455,7 +467,12 @@ def _pack_keys(
 
 
 def _check_alike(
-    opened: OpenedFiles, i: int, index: ShardIndex, must: Mapping[str, Any], remedy: str
+    opened: OpenedFiles,
+    i: int,
+    index: ShardIndex,
+    must: Mapping[str, Any],
+    remedy_for_fields: str,
+    remedy_for_dtypes: str,
 ) -> None:
     """Raise if a file has other fields than the first; their storage may differ.
 
@@ -464,7 +481,8 @@ def _check_alike(
         i: Index of the file.
         index: Its index.
         must: Field -> its head in the first file.
-        remedy: The advice for other dtypes.
+        remedy_for_fields: Advice for other fields.
+        remedy_for_dtypes: Advice for other dtypes.
 
     Raises:
         DecodeError: If it has.
@@ -474,7 +492,7 @@ def _check_alike(
         raise replace(opened.locate_shard(i), verify=False).make_error(  # its bytes may be right
             DecodeError,
             f"must have the fields {', '.join(must)} like {opened.names[0]!r}, but has "
-            f"{', '.join(mine)}. {_TWO_STORES}",
+            f"{', '.join(mine)}. {remedy_for_fields}",
         )
     if mine == must:
         return
@@ -485,5 +503,6 @@ def _check_alike(
                 DecodeError,
                 f"must hold {due.dtype} {list(due.shape)} on axis {due.axis} like "
                 f"{opened.names[0]!r}, but holds {found.dtype} {list(found.shape)} on axis "
-                f"{found.axis}. " + (remedy if found.shape == due.shape else _TWO_STORES),
+                f"{found.axis}. "
+                + (remedy_for_dtypes if found.shape == due.shape else _TWO_STORES),
             )

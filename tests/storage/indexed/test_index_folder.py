@@ -454,6 +454,17 @@ def test_an_index_of_an_earlier_release_is_not_read_and_that_is_said(folder):
     assert len(opened(folder)) == 30  # it is said once
 
 
+def test_indexes_of_another_version_of_a_format_are_built_again_and_that_is_said(folder):
+    opened(folder)
+    with pytest.MonkeyPatch.context() as later:
+        later.setattr(Records, "version", 7, raising=False)
+        message = "version of the format, but those of 15 of 15 files are of another: they are bu"
+        with pytest.warns(SeqDataWarning, match=message):
+            assert len(opened(folder)) == 30
+        assert len(opened(folder)) == 30  # it is said once
+    assert len(opened(folder)) == 30  # the earlier index is kept
+
+
 def test_an_index_of_an_earlier_writer_says_that_its_list_is_missing(shard):
     content = (OLD / "shard-000000.tar.idx").read_bytes()
     write_old(shard, content)
