@@ -75,7 +75,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, name, cut):
     folder = copy(name, tmp_path)
     path = max(folder.glob("*[0-9].*"))
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(SeqDataError, match=rf"{path.name}.*(its|fewer than its) offsets"):
+    with pytest.raises(SeqDataError, match=rf"{path.name}.*(ascending|for the) offsets"):
         open_store(folder, backend=FOLDERS[name])
 
 
@@ -114,9 +114,8 @@ def test_a_shard_of_mds_that_is_another_one_is_refused(tmp_path):
 def test_a_damaged_list_is_refused(tmp_path, text):
     folder = copy("mds-ndarray", tmp_path)
     (folder / "index.json").write_text(text)
-    with pytest.raises(
-        SeqDataError, match=r"has an index.json next to it (that is|without a list)"
-    ):
+    match = r"has an index.json next to it that|must have an index.json with a list 'shards'"
+    with pytest.raises(SeqDataError, match=match):
         open_store(folder, backend=Tokens())
 
 

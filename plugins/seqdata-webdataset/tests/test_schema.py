@@ -257,7 +257,7 @@ REFUSED = [
         {"npy": float},
         "must be float32 .* per timestep, like its members, but is .* per sequence\\.",
     ),
-    ({"x.npy": "float64"}, "must be float64 \\[\\] per timestep, like its members"),
+    ({"x.npy": "float64"}, "must be float64 \\[\\] per sequence, like its members"),
     (
         {"bin": "complex64"},
         "must be a dtype, int, float, bool, str, bytes, a Field.*, but is 'complex64'",
