@@ -39,16 +39,18 @@ Examples:
     help="Unit of a document in plain text.",
 )
 @click.option("--format", "kind", help="text, jsonl, parquet, arrow [default: by suffixes].")
-@click.option("--eos", is_flag=True, help="End documents with its end-of-sequence token.")
+@click.option("--eos", is_flag=True, help="End documents with the end-of-sequence token.")
 @click.option("--eos-token", metavar="TOKEN", help="End documents with this token.")
-@click.option("--bos", is_flag=True, help="Begin documents with its beginning-of-sequence token.")
+@click.option("--bos", is_flag=True, help="Begin documents with the beginning-of-sequence token.")
 @click.option("--bos-token", metavar="TOKEN", help="Begin documents with this token.")
 @click.option(
     "--num-workers",
     type=click.IntRange(min=0),
     help="Number of processes [default: one for each processor].",
 )
-@click.option("--overwrite", is_flag=True, help="Replace tokens of another corpus.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace tokens of another corpus, tokenizer or options."
+)
 def command(  # noqa: PLR0913
     source: str,
     out: str,

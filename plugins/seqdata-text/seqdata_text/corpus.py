@@ -58,7 +58,7 @@ class Piece(NamedTuple):
         stop: One past the last.
         first: Number of the first line, counted from 1; for a table, index of the first row, from
             0.
-        size: Size in bytes.
+        size: Size of the decompressed piece in bytes; for a table, of its column of text.
     """
 
     name: str
@@ -136,7 +136,8 @@ def find_corpus(location: str, kind: str | None, remote: Any = None) -> Corpus:
         remote: Access to URLs, as in ``open_store``.
 
     Raises:
-        ConfigError: If there are no files, or they are of several kinds or splits.
+        ConfigError: If there are no files, they are of several kinds or splits, one is there twice
+            (plain and compressed), or one is compressed in a way that is not read.
         DataError: If files of a saved dataset are missing.
         SeqDataError: If files cannot be fetched.
     """
@@ -165,8 +166,10 @@ def _find_local(location: str, kind: str | None) -> tuple[Corpus, Any]:
     if kind is None:
         _refuse_compressed(location, found.names or found.others)
     if not found.names:
-        remedy = "Check the path, or pass `format='text'` for files of other suffixes"
-        needed = f"at least one file that ends with {', '.join(suffixes)}"
+        remedy, needed = "Check the path", "at least one file"
+        if kind is None:
+            remedy += ", or pass `format='text'` for files of other suffixes"
+            needed += f" that ends with {', '.join(suffixes)}"
         raise ConfigError(f"corpus {location!r}: must hold {needed}, but holds none. {remedy}")
     if kind is None:
         ending = Path(found.names[0]).suffix or "none"
@@ -192,7 +195,8 @@ def _refuse_compressed(location: str, names: Sequence[str]) -> None:
     """Raise if a file of a corpus is compressed in a way that is not read.
 
     Raises:
-        ConfigError: If a file has another suffix of compression.
+        ConfigError: If a file has another suffix of compression, or a table is compressed as a
+            whole.
     """
     suffixes = tuple(ending for each in KINDS.values() for ending in each)
     for name in names:
@@ -218,17 +222,18 @@ def choose_part_bytes(states: Sequence[FileState], part_bytes: int = PART_BYTES)
 def split_corpus(
     corpus: Corpus, document: str, text: str, part_bytes: int
 ) -> tuple[list[tuple[Piece, ...]], list[str]]:
-    """Read a corpus once, and return its parts and the SHA-256 of each file.
+    """Read a corpus, and return its parts and the SHA-256 of each file.
 
     Args:
         corpus: The files.
         document: Document of plain text. ``line``: a part may end after any line. ``file``: a part
             may end only after a file. Other kinds ignore it.
         text: The column of text, for the size of a table's pieces.
-        part_bytes: The size of a part, in bytes.
+        part_bytes: Size at which a part ends, in bytes.
 
     Raises:
-        DataError: If a file cannot be read.
+        ConfigError: If a table does not have the column of text.
+        DataError: If a file cannot be read or is damaged.
     """
     split = _SPLITTERS[corpus.kind if corpus.kind != "text" or document == "line" else "file"]
     cut = partial(_split_file, corpus.root, split, text, part_bytes)

@@ -19,7 +19,7 @@ from seqdata_text.tables import as_strings, read_columns
 _SKIP_BYTES = 1 << 20
 _UTF8_MARK = b"\xef\xbb\xbf"
 _JSON_KINDS: Mapping[type, str] = {
-    str: "a string", int: "a number", float: "a number", bool: "a boolean", list: "a list",
+    str: "a string", int: "an integer", float: "a float", bool: "a boolean", list: "a list",
     dict: "an object", type(None): "null",
 }  # fmt: skip
 
@@ -44,8 +44,8 @@ class Columns:
 
     Attributes:
         text: Column of the text.
-        id: Column of the id; None: the file and line, or row.
-        fields: Further columns, which become fields.
+        id: Column of the id; None: the file, and the line or row. Plain text ignores it.
+        fields: Further columns, which become fields; empty for plain text.
         document: Unit of a document in plain text: ``file`` or ``line``.
     """
 
@@ -68,7 +68,8 @@ def read_documents(
 
     Raises:
         ConfigError: If a column does not exist.
-        DataError: If a file is damaged; the message names the file and the line or row.
+        DataError: If a file is damaged, or a value is not of a valid type; the message names the
+            file and, where it is known, the line or row.
     """
     for piece in pieces:
         yield from _READERS[kind](root, kind, piece, columns)
@@ -87,7 +88,7 @@ def _read_bytes(root: Path, piece: Piece) -> bytes:
                 content = file.read(piece.stop - piece.start)
     except OSError as error:
         raise _locate(root, piece).make_error(
-            DataError, f"must be readable, but is not ({error.strerror}). Check the file"
+            DataError, f"must be readable, but is not ({error.strerror or error}). Check the file"
         ) from error
     if len(content) < piece.stop - piece.start:
         raise _locate(root, piece).make_error(
@@ -217,9 +218,9 @@ def _read_jsonl(root: Path, kind: str, piece: Piece, columns: Columns) -> Iterat
         yield Document(
             f"{piece.name}:{line}"
             if columns.id is None
-            else _as_id(root, piece, line, columns.id, row[columns.id]),
+            else _as_id(root, piece, f"line {line}", columns.id, row[columns.id]),
             _as_text(root, piece, line, columns.text, row[columns.text]),
-            [_as_value(root, piece, line, name, row[name]) for name in columns.fields],
+            [_as_value(root, piece, f"line {line}", name, row[name]) for name in columns.fields],
         )
 
 
@@ -244,24 +245,24 @@ def _as_text(root: Path, piece: Piece, line: int, column: str, value: Any) -> st
     return value
 
 
-def _as_id(root: Path, piece: Piece, row: int, column: str, value: Any) -> str:
+def _as_id(root: Path, piece: Piece, place: str, column: str, value: Any) -> str:
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)
     raise _locate(root, piece).make_error(
         DecodeError,
-        f"line or row {row} must have a string or an integer in {column!r}, but has "
+        f"{place} must have a string or an integer in {column!r}, but has "
         f"{_JSON_KINDS.get(type(value), type(value).__name__)}. Pass the name of the id column as "
         "`id`",
         field=column,
     )
 
 
-def _as_value(root: Path, piece: Piece, row: int, column: str, value: Any) -> Any:
+def _as_value(root: Path, piece: Piece, place: str, column: str, value: Any) -> Any:
     if isinstance(value, str | int | float):
         return value
     raise _locate(root, piece).make_error(
         DecodeError,
-        f"line or row {row} must have a string or a number in {column!r}, but has "
+        f"{place} must have a string or a number in {column!r}, but has "
         f"{_JSON_KINDS.get(type(value), type(value).__name__)}. Leave the column out of `fields`",
         field=column,
     )
@@ -278,10 +279,10 @@ def _read_table(root: Path, kind: str, piece: Piece, columns: Columns) -> Iterat
             yield Document(
                 f"{piece.name}:{row}"
                 if ids is None
-                else _as_id(root, piece, row, str(columns.id), ids[at]),
+                else _as_id(root, piece, f"row {row}", str(columns.id), ids[at]),
                 text,
                 [
-                    _as_value(root, piece, row, name, values[at])
+                    _as_value(root, piece, f"row {row}", name, values[at])
                     for name, values in zip(columns.fields, fields, strict=True)
                 ],
             )

@@ -25,8 +25,9 @@ class Model(Protocol):
 
     Attributes:
         size: The largest id plus one.
-        eos: Ids of the tokens that may be the end-of-sequence token, by their names.
-        bos: Ids of the tokens that may be the beginning-of-sequence token.
+        eos: Ids of the tokens that may be the end-of-sequence token: the one that the model
+            declares, or those with usual names.
+        bos: Ids of the tokens that may be the beginning-of-sequence token, found in the same way.
     """
 
     size: int
@@ -273,14 +274,15 @@ def dump_object(source: Any) -> tuple[str, bytes]:
     if library == "tiktoken":
         return "tiktoken", _dump_encoding(source)
     needed = "a path, a name, or an object of tokenizers, transformers, sentencepiece or tiktoken"
-    raise ConfigError(must_be("`tokenizer`", needed, f"a {type(source).__name__}", "Save it first"))
+    remedy = "Save the tokenizer to a file, and pass its path"
+    raise ConfigError(must_be("`tokenizer`", needed, f"a {type(source).__name__}", remedy))
 
 
 def find_encoding(name: str) -> bytes | None:
-    """Return the content of an encoding of tiktoken; None if there is none of this name.
+    """Return an encoding of tiktoken as JSON; None if there is none, or no tiktoken.
 
     Raises:
-        ConfigError: If its files are not on this machine.
+        ConfigError: If tiktoken can neither find its files in the cache nor download them.
     """
     try:
         import tiktoken
@@ -294,7 +296,7 @@ def find_encoding(name: str) -> bytes | None:
         raise ConfigError(
             f"tokenizer {name!r}: its files must be on this machine, in the folder that "
             f"TIKTOKEN_CACHE_DIR names, but cannot be loaded ({type(error).__name__}). Copy them "
-            "there"
+            "there from a machine that has them"
         ) from error
 
 
@@ -330,4 +332,4 @@ def _import(library: str, name: str) -> Any:
 
 def _make_damaged_error(name: str, needed: str, error: Exception) -> ConfigError:
     found = f"damaged or something else ({str(error).splitlines()[0] if str(error) else error!r})"
-    return ConfigError(must_be(f"tokenizer {name!r}", needed, found, "Restore it"))
+    return ConfigError(must_be(f"tokenizer {name!r}", needed, found, "Restore it, or pass another"))

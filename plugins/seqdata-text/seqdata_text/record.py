@@ -63,11 +63,11 @@ class Record:
         both = before.keys() & after.keys()
         for count, what in (
             (sum(before[name] != after[name] for name in both), "changed"),
-            (len(after.keys() - both), "are new"),
-            (len(before.keys() - both), "are gone"),
+            (len(after.keys() - both), "new"),
+            (len(before.keys() - both), "removed"),
         ):
             if count:
-                changes.append(f"{count} files of the corpus {what}")
+                changes.append(f"{count} file{'s' * (count > 1)} of the corpus {what}")
         if not changes and list(before) != list(after):
             changes.append("the files of the corpus are in another order")
         return ", ".join(changes)
@@ -76,7 +76,7 @@ class Record:
         """Return the tokenizer from its copy, with the special tokens that were used.
 
         Raises:
-            ConfigError: If the copy was changed.
+            ConfigError: If the copy is missing or was changed.
         """
         of = self.tokenizer
         path = str(folder / of["file"])

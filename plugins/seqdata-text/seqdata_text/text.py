@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,15 +57,18 @@ class Text:
     """Backend that opens a corpus of texts as a store of tokens. Each document is a sequence.
 
     The corpus is tokenized when it is first opened. The tokens are kept in ``seqdata-index`` next
-    to the corpus, or in the cache of the user, where later calls find them. If the tokenizer or the
-    corpus has changed, the corpus is tokenized again, with a warning that names the change.
+    to the corpus, or in the user's cache if that cannot be written, where later calls find them. If
+    the tokenizer or the corpus has changed, the corpus is tokenized again, with a warning that
+    names the change.
 
     Args:
         tokenizer: Source of a tokenizer, as for ``load_tokenizer``, or ``"chars"`` for the
-            characters of the corpus.
+            characters of the corpus. It is required to open a corpus.
         text: Column of the text, in JSON lines and tables.
-        id: Column of ids, strings or integers; None: the file and line (from 1), or row (from 0).
-        fields: List of further columns, of numbers or strings, that become fields of a sequence.
+        id: Column of ids, strings or integers, in JSON lines and tables; None: the file, and the
+            line (from 1) or row (from 0).
+        fields: List of further columns of JSON lines and tables, of numbers or strings, that become
+            fields of a sequence.
         document: Unit of a document in a plain text: ``"file"``, or ``"line"`` for each line that
             is not empty.
         format: ``text``, ``jsonl``, ``parquet`` or ``arrow``; None: by the suffixes of files.
@@ -133,6 +137,7 @@ class Text:
         Raises:
             ConfigError: If there is no such corpus, or an argument does not fit it.
             DataError: If a file is damaged, or changed while it was read.
+            SeqDataError: If files at a URL cannot be fetched.
         """
         corpus = find_corpus(os.fspath(location), self.format, remote)
         where = os.path.abspath(os.fspath(location))
@@ -144,22 +149,26 @@ class Text:
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids; for ``"chars"``, see ``load_tokenizer(store).vocab_size``."""
-        return load_tokenizer(self.tokenizer).vocab_size
+        """Largest token id plus one; for ``"chars"`` use ``load_tokenizer(store).vocab_size``.
+
+        Raises:
+            ConfigError: If there is no tokenizer, or it cannot be loaded without a corpus.
+        """
+        return self._load().vocab_size
 
     @property
     def eos_id(self) -> int | None:
         """Id of the token that ends documents; None if there is none."""
-        return load_tokenizer(self.tokenizer).resolve("eos", self.eos)
+        return self._load().resolve("eos", self.eos)
 
     @property
     def bos_id(self) -> int | None:
         """Id of the token that begins documents; None if there is none."""
-        return load_tokenizer(self.tokenizer).resolve("bos", self.bos)
+        return self._load().resolve("bos", self.bos)
 
     def decode(self, tokens: Any) -> str:
         """Return the text of token ids; see ``Tokenizer.decode``."""
-        return load_tokenizer(self.tokenizer).decode(tokens)
+        return self._load().decode(tokens)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -216,12 +225,12 @@ def tokenize(  # noqa: PLR0913
 
     The folder is an Arrow store, which can be read without a plugin, with a copy of the tokenizer.
     After an interruption, also by ``kill -9``, the same call continues. Files do not depend on
-    interruptions or on the number of processes. If the folder has tokens of the same tokenizer and
-    corpus, they are opened without tokenizing.
+    interruptions or on the number of processes. If the folder has tokens of the same tokenizer,
+    corpus and options, they are opened without tokenizing.
 
     Args:
         source: A file, a folder (with subfolders), a glob, or a URL of these.
-        location: Folder of the tokens.
+        location: Local folder for the tokens; created if needed.
         tokenizer: As in ``Text``.
         text: As in ``Text``.
         id: As in ``Text``.
@@ -238,18 +247,23 @@ def tokenize(  # noqa: PLR0913
         remote: Access to a URL, as in ``open_store``.
 
     Raises:
-        ConfigError: If an argument is invalid, or the folder has other tokens.
+        ConfigError: If an argument is invalid, or, without ``overwrite``, the folder has other
+            tokens.
         DataError: If a file is damaged, or changed while it was read.
+        SeqDataError: If files at a URL cannot be fetched.
     """
     settings = Text(
         tokenizer, text=text, id=id, fields=tuple([fields] if isinstance(fields, str) else fields),
         document=document, format=format, eos=eos, bos=bos, num_workers=num_workers,
     )  # fmt: skip
-    if "://" in os.fspath(location).removeprefix("file://"):
+    local = os.fspath(location)
+    if local.startswith("file://"):
+        local = unquote(local.removeprefix("file://"))
+    if "://" in local:
         remedy = "Tokenize into a local folder, then call `write_store(url, store)`"
         needed = "a folder on this machine"
         raise ConfigError(must_be("tokenize: `location`", needed, "a URL", remedy))
-    folder = Path(os.path.abspath(os.path.expanduser(os.fspath(location))))
+    folder = Path(os.path.abspath(os.path.expanduser(local)))
     corpus = find_corpus(os.fspath(source), format, remote)
     build = _Build(settings, corpus, folder, is_cache=False, overwrite=overwrite, progress=progress)
     build.run()
@@ -352,9 +366,9 @@ class _Build:
         settings: The options.
         corpus: The files.
         folder: The folder of the tokens.
-        is_cache: Whether tokens of another corpus or tokenizer are replaced with a warning; else
-            they raise an error.
-        overwrite: Whether such tokens are replaced without a warning.
+        is_cache: Whether tokens of another corpus or tokenizer are replaced with a warning.
+        overwrite: Whether such tokens are replaced without a warning. If neither is set, they raise
+            an error.
         progress: As in ``write_store``.
     """
 
@@ -369,7 +383,8 @@ class _Build:
         """Tokenize the corpus, unless the folder has its tokens.
 
         Raises:
-            ConfigError: If the folder holds other tokens.
+            ConfigError: If the folder holds other tokens that may not be replaced, or an option
+                does not fit the corpus.
             DataError: If a file is damaged, or changed while it was read.
         """
         with self.corpus.explain():
@@ -403,6 +418,9 @@ class _Build:
     def _make(self, states: list[FileState]) -> None:
         part_bytes = choose_part_bytes(states, PART_BYTES)
         settings = self.settings
+        if settings.fields and self.corpus.kind == "text":
+            must, remedy = "empty for plain text, which has no columns", "Leave it out"
+            raise ConfigError(must_be("Text: `fields`", must, repr(list(settings.fields)), remedy))
         parts, digests = split_corpus(self.corpus, settings.document, settings.text, part_bytes)
         if not parts:
             raise ConfigError(
@@ -455,7 +473,7 @@ class _Build:
         tokenizer = make_chars(texts)
         _warn(
             f"{self.corpus.root}: 'chars' numbers the {tokenizer.vocab_size - 2} characters of "
-            "this corpus; the ids of another corpus will differ. To use the same ids there, pass "
+            "this corpus; the ids of another corpus may differ. To use the same ids there, pass "
             f"tokenizer={str(self.folder / name_copy(tokenizer))!r}"
         )
         return tokenizer
@@ -495,7 +513,7 @@ class _Build:
         if not self.is_cache and not self.overwrite:
             raise ConfigError(
                 f"{self.folder}: must be empty, or have the tokens of this tokenizer and corpus, "
-                f"but has others: {changes}. Choose another folder, or pass `overwrite=True`"
+                f"but has other tokens: {changes}. Choose another folder, or pass `overwrite=True`"
             )
         if self.is_cache:
             _warn(f"{self.folder}: tokenized again: {changes}")

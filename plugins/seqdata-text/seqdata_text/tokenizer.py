@@ -34,11 +34,11 @@ class Tokenizer:
 
     Attributes:
         kind: ``tokenizers``, ``sentencepiece``, ``tiktoken``, ``bytes`` or ``chars``.
-        content: Content of the file of the tokenizer, or, for ``chars``, the JSON of its
-            characters.
+        content: Content of the tokenizer's file; for ``tiktoken`` and ``chars``, JSON that this
+            package writes; for ``bytes``, empty.
         name: File or name of the tokenizer, for messages.
-        eos: End-of-sequence token of the configuration, or the id that was used; empty: the token
-            is found by its usual names.
+        eos: End-of-sequence token of the configuration, or the id that was used; empty: the one
+            that the model declares, or the only one with a usual name.
         bos: Beginning-of-sequence token, in the same form.
 
     Examples:
@@ -81,12 +81,12 @@ class Tokenizer:
 
     @property
     def eos_id(self) -> int | None:
-        """Id of the end-of-sequence token; None if there is none, or if it is unknown."""
+        """Id of the end-of-sequence token; None if there is none, or several candidates."""
         return self._find_special(self.eos, self.model.eos)
 
     @property
     def bos_id(self) -> int | None:
-        """Id of the beginning-of-sequence token; None if there is none, or if it is unknown."""
+        """Id of the beginning-of-sequence token; None if there is none, or several candidates."""
         return self._find_special(self.bos, self.model.bos)
 
     def _find_special(self, token: str | int, usual: Sequence[int]) -> int | None:
@@ -123,10 +123,10 @@ class Tokenizer:
         """Return the text of token ids, without special tokens.
 
         Args:
-            tokens: Ids, integers: a list, an array or a tensor of one dimension.
+            tokens: Ids, integers: a list, an array, or a tensor on the CPU.
 
         Raises:
-            ConfigError: If an integer is not an id of this tokenizer.
+            ConfigError: If they are not integers, or one is not an id of this tokenizer.
         """
         ids = np.asarray(tokens).reshape(-1)
         if ids.size == 0:
@@ -134,7 +134,8 @@ class Tokenizer:
         if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= self.vocab_size:
             found = ids.dtype.name if ids.dtype.kind not in "iu" else f"{ids.min()}..{ids.max()}"
             needed = f"token ids in [0, {self.vocab_size}) of {self.name}"
-            remedy = "Leave padding and ignored positions out"
+            is_integer = ids.dtype.kind in "iu"
+            remedy = "Leave padding and ignored positions out" if is_integer else "Pass integers"
             raise ConfigError(must_be("decode: `tokens`", needed, found, remedy))
         return self.model.decode(ids.tolist())
 
@@ -146,7 +147,7 @@ class Tokenizer:
             value: True for the token of the tokenizer, a token or its id, or False for none.
 
         Raises:
-            ConfigError: If the tokenizer does not have the token, or has several candidates.
+            ConfigError: If the tokenizer does not have the token or id, or has several candidates.
         """
         if value is False or value is None:
             return None
@@ -155,7 +156,9 @@ class Tokenizer:
             if 0 <= value < self.vocab_size:
                 return value
             raise ConfigError(
-                must_be(where, f"a token id in [0, {self.vocab_size})", repr(value), "Check it")
+                must_be(
+                    where, f"a token id in [0, {self.vocab_size})", repr(value), "Pass one of these"
+                )
             )
         if value is True:
             own = self.eos_id if role == "eos" else self.bos_id
@@ -163,10 +166,10 @@ class Tokenizer:
                 return own
             usual = self.model.eos if role == "eos" else self.model.bos
             found = " or ".join(map(repr, map(self.model.token, usual)))
+            problem = f"several candidates: {found}" if usual else "no token of a usual name for it"
             raise ConfigError(
-                f"{where} is True, but {self.name} has "
-                f"{f'several: {found}' if usual else 'no token of a usual name for it'}. Pass the "
-                f"token itself, such as `{role}='</s>'`, or its id, or leave it out"
+                f"{where} is True, but {self.name} has {problem}. Pass the token itself, such as "
+                f"`{role}='</s>'`, or its id, or leave it out"
             )
         found_id = self.model.find(value)
         if found_id is None:
@@ -181,11 +184,12 @@ def load_tokenizer(source: Any) -> Tokenizer:
     Args:
         source: A file (``tokenizer.json`` of the library tokenizers, or ``.model`` of
             sentencepiece); a folder with such a file, as transformers saves it; a folder or store
-            of tokens from ``tokenize``; the name of an encoding of tiktoken in its cache;
-            ``"bytes"``; or an object of these libraries.
+            of tokens from ``tokenize``; the name of an encoding of tiktoken, which downloads files
+            that its cache does not have; ``"bytes"``; or an object of these libraries.
 
     Raises:
-        ConfigError: If ``source`` is none of these.
+        ConfigError: If ``source`` is none of these, is damaged, or needs a package that is not
+            installed. Part of this is noticed only when the tokenizer is used.
 
     Examples:
         >>> load_tokenizer("bytes").vocab_size
@@ -245,11 +249,11 @@ def _load_named(name: str) -> Tokenizer:
         return _share("tiktoken", content, name)
     needed = (
         "a file (`tokenizer.json`, or `.model` of sentencepiece), a folder with one, a folder of "
-        "tokens, the name of an encoding of tiktoken, 'bytes' or 'chars'"
+        "tokens, the name of an encoding of tiktoken (if it is installed), 'bytes' or 'chars'"
     )
     remedy = (
-        "Check the path. Nothing is downloaded: to use a tokenizer of a hub, download its files "
-        "first"
+        "Check the path. Nothing is downloaded from a hub: to use a tokenizer from there, download "
+        "its files first"
     )
     raise ConfigError(must_be("`tokenizer`", needed, repr(name), remedy))
 
@@ -308,8 +312,9 @@ def _read_special(config: Path) -> dict[str, str]:
             for role, value in found.items()
         }
     except (ValueError, KeyError, AttributeError) as error:
+        needed = "a JSON object with `eos_token` and `bos_token` as strings"
         raise ConfigError(
-            must_be(f"tokenizer {str(config)!r}", "valid JSON", f"not ({error})", "Restore it")
+            must_be(f"tokenizer {str(config)!r}", needed, f"not ({error!r})", "Restore it")
         ) from error
     return {role: str(text) for role, text in texts.items() if text}
 
@@ -319,10 +324,16 @@ def load_saved(path: str, kind: str, digest: str, eos: str | int, bos: str | int
     """Load a tokenizer from the copy next to its tokens; cached in each process.
 
     Raises:
-        ConfigError: If the copy was changed.
+        ConfigError: If the copy is missing or was changed.
     """
-    tokenizer = Tokenizer(kind, Path(path).read_bytes(), path, eos, bos)
+    remedy = "Restore it, or tokenize again"
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            must_be(f"tokenizer {path!r}", "as it was saved", "missing", remedy)
+        ) from error
+    tokenizer = Tokenizer(kind, content, path, eos, bos)
     if tokenizer.digest != digest:
-        remedy = "Restore it, or tokenize again"
         raise ConfigError(must_be(f"tokenizer {path!r}", "as it was saved", "changed", remedy))
     return tokenizer

@@ -81,7 +81,7 @@ def test_a_changed_corpus_is_tokenized_again(url, remote, server):
     open_store(f"{url}/plain", backend=text, remote=remote)
     server.list_read()
     server.filesystem.pipe_file(f"{url}/plain/a.txt", b"new")
-    with pytest.warns(SeqDataWarning, match="1 files of the corpus changed"):
+    with pytest.warns(SeqDataWarning, match="1 file of the corpus changed"):
         store = open_store(f"{url}/plain", backend=text, remote=remote)
     assert load_tokenizer(store).decode(store[0]["tokens"]) == "new"
     assert server.list_read() == ["plain/a.txt"]

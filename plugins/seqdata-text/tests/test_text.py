@@ -301,8 +301,8 @@ def test_a_changed_corpus_is_tokenized_again_with_a_warning(corpus):
     write(corpus / "part.3.jsonl", '{"text": "other"}\n')
     (corpus / "part.4.jsonl").unlink()
     write(corpus / "part.20.jsonl", '{"text": "new"}\n')
-    with pytest.warns(SeqDataWarning, match=r"tokenized again: 1 files of the corpus changed, 1 f"
-                      r"iles of the corpus are new, 1 files of the corpus are gone"):  # fmt: skip
+    with pytest.warns(SeqDataWarning, match=r"tokenized again: 1 file of the corpus changed, 1 f"
+                      r"ile of the corpus new, 1 file of the corpus removed"):  # fmt: skip
         after = open_store(corpus, backend=Text("bytes"))
     assert after.fingerprint != before.fingerprint
     assert texts_of(after)[15] == "other"
@@ -329,13 +329,15 @@ def test_other_tokens_in_a_folder_are_refused(corpus, tokenizer_file, tmp_path):
     store = tokenize(corpus, out, tokenizer="bytes")
     assert tokenize(corpus, out, tokenizer="bytes").fingerprint == store.fingerprint
     message = (
-        r"but has others: the tokenizer changed \(bytes [0-9a-f]{8}, now .*\), `eos` was False, "
-        r"now True\. Choose another folder, or pass `overwrite=True`"
+        r"but has other tokens: the tokenizer changed \(bytes [0-9a-f]{8}, now .*\), `eos` was Fal"
+        r"se, now True\. Choose another folder, or pass `overwrite=True`"
     )
     with pytest.raises(ConfigError, match=message):
         tokenize(corpus, out, tokenizer=tokenizer_file, eos=True)
     write(corpus / "part.0.jsonl", '{"text": "other"}\n')
-    with pytest.raises(ConfigError, match=r"has others: 1 files of the corpus changed\. Choose"):
+    with pytest.raises(
+        ConfigError, match=r"has other tokens: 1 file of the corpus changed\. Choose"
+    ):
         tokenize(corpus, out, tokenizer="bytes")
     new = tokenize(corpus, out, tokenizer="bytes", overwrite=True)
     assert texts_of(new)[0] == "other"
@@ -430,13 +432,13 @@ def test_a_list_of_corpora_is_one_store(corpus, tmp_path):
         ('{"text": "a"}\n\n{"text": \n', {}, DecodeError, r"line 3 must be a JSON object, but is n"
          r"ot valid JSON \(Expecting value"),
         ('{"text": "a"}\n{"body": "b"}\n', {}, UnknownNameError, r"line 2: no column 'text'"),
-        ('{"text": 5}\n', {}, DecodeError, r"line 1 must have a string in 'text', but has a num"),
+        ('{"text": 5}\n', {}, DecodeError, r"line 1 must have a string in 'text', but has an int"),
         ('{"text": "\\ud800"}\n', {}, DecodeError, r"line 1 must have valid text in 'text', but ha"
          r"s half of a surrogate pair \(\\ud800\)"),
         ('{"text": "a", "k": null}\n', {"id": "k"}, DecodeError,
-         r"line or row 1 must have a string or an integer in 'k', but has null"),
+         r"line 1 must have a string or an integer in 'k', but has null"),
         ('{"text": "a", "k": []}\n', {"fields": ["k"]}, DecodeError,
-         r"line or row 1 must have a string or a number in 'k', but has a list"),
+         r"line 1 must have a string or a number in 'k', but has a list"),
         (b'{"text": "\xe9"}\n', {}, DecodeError,
          r"must be UTF-8 text, but line 1, byte 10, is not valid\. Convert it.*ISO-8859-1"),
         ('{"text": "a", "k": 1}\n{"text": "b", "k": 1}\n', {"id": "k"}, DecodeError, r"'1'"),
@@ -524,3 +526,21 @@ def test_invalid_options(options, message):
 def test_a_tokenizer_must_be_given(corpus):
     with pytest.raises(ConfigError, match=r"`tokenizer` must be given\. Pass `backend=Text\("):
         open_store(corpus, backend=Text())
+
+
+def test_fields_of_plain_text_are_refused(tmp_path):
+    path = write(tmp_path / "a.txt", "x")
+    with pytest.raises(ConfigError, match=r"`fields` must be empty for plain text.*is \['n'\]"):
+        tokenize(path, tmp_path / "out", tokenizer="bytes", fields=["n"])
+
+
+def test_tokens_are_written_to_a_file_url(tmp_path):
+    path = write(tmp_path / "a.txt", "x")
+    store = tokenize(path, f"file://{tmp_path}/a%20b", tokenizer="bytes", progress=False)
+    assert store.folder == tmp_path / "a b"
+
+
+def test_an_empty_folder_with_a_format_is_refused(tmp_path):
+    (tmp_path / "c").mkdir()
+    with pytest.raises(ConfigError, match=r"must hold at least one file, but holds none\. Check"):
+        open_store(tmp_path / "c", backend=Text("bytes", format="text"))

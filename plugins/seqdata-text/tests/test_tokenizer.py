@@ -2,12 +2,14 @@ import base64
 import io
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from seqdata_text import Text, load_tokenizer, tokenize
 from seqdata_text.text import choose_dtype
+from seqdata_text.tokenizer import load_saved
 
 from seqdata import open_store
 from seqdata.errors import ConfigError, DecodeError, SeqDataWarning
@@ -38,7 +40,7 @@ def test_a_folder_of_transformers_names_its_special_tokens(tokenizer_file, tmp_p
     tokenizer = load_tokenizer(tmp_path)
     assert (tokenizer.eos_id, tokenizer.bos_id) == (1, 0)
     (tmp_path / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(ConfigError, match=r"tokenizer_config\.json'? must be valid JSON, but is"):
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json'? must be a JSON object with"):
         load_tokenizer(tmp_path)
 
 
@@ -166,7 +168,9 @@ def test_special_tokens_are_chosen(tokenizer_file, tmp_path):
     }
     two = tmp_path / "two.json"
     two.write_text(json.dumps(parsed), "utf-8")
-    with pytest.raises(ConfigError, match=r"has several: '</s>' or '<eos>'\. Pass the token itsel"):
+    with pytest.raises(
+        ConfigError, match=r"has several candidates: '</s>' or '<eos>'\. Pass the token itsel"
+    ):
         load_tokenizer(two).resolve("eos", True)
     with pytest.raises(ConfigError, match=r"has no token of a usual name for it\. Pass the token"):
         load_tokenizer(two).resolve("bos", True)
@@ -220,3 +224,30 @@ def test_the_smallest_dtype_that_torch_has():
         "uint8", "uint16", "uint16", "int32",
     ]  # fmt: skip
     assert np.dtype(choose_dtype(1 << 20)) == np.int32
+
+
+def test_a_missing_copy_is_named(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    store = tokenize(tmp_path / "a.txt", tmp_path / "out", tokenizer="bytes", progress=False)
+    load_saved.cache_clear()
+    for path in (tmp_path / "out").glob("tokenizer-*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match=r"must be as it was saved, but is missing\. Restore it"):
+        load_tokenizer(store)
+
+
+def test_properties_of_a_backend_without_a_tokenizer_name_it():
+    with pytest.raises(ConfigError, match=r"Text: `tokenizer` must be given"):
+        _ = Text().vocab_size
+
+
+def test_numbers_that_are_no_integers_are_refused():
+    with pytest.raises(ConfigError, match=r"but is float64\. Pass integers"):
+        load_tokenizer("bytes").decode([1.5])
+
+
+def test_a_configuration_of_another_form_is_refused(tmp_path, tokenizer_file):
+    shutil.copy(tokenizer_file, tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"x": 1}}')
+    with pytest.raises(ConfigError, match=r"must be a JSON object with `eos_token` .*KeyError"):
+        load_tokenizer(tmp_path)

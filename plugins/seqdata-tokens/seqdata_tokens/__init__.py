@@ -42,8 +42,8 @@ class Tokens(FileFormat):
     ``core/datasets/indexed_dataset.py``), or each sentence (fairseq, ``--dataset-impl mmap``).
     Otherwise the whole file is one sequence. It may have the header of llm.c with dtype and count
     (also used by modded-nanogpt), the header of NumPy, or no header (nanoGPT,
-    ``data/*/prepare.py``; ``.npy`` of dolma). A file with a name of Megatron (``_document.bin``)
-    and without an ``.idx`` file raises an error.
+    ``data/*/prepare.py``; ``.npy`` of dolma). A file with a name of Megatron (``_document.bin``,
+    ``_sentence.bin``) and without an ``.idx`` file raises an error.
 
     In files of MosaicML Streaming (``.mds``), each sample is a sequence. In files of LitData
     (``chunk-0-0.bin`` and ``index.json``, ``TokensLoader``), each item is a sequence.
@@ -74,7 +74,8 @@ class Tokens(FileFormat):
         """Return the positions of the tokens of each document.
 
         Raises:
-            ValueError: If the two files do not match, or if the ``.idx`` is missing or invalid.
+            ValueError: If the file is damaged, is of a kind that cannot be read, or does not match
+                the ``.idx`` or ``index.json`` next to it; or if one of these is missing or invalid.
         """
         name = file.name.lower()
         if name.endswith(PACKED):
@@ -91,7 +92,7 @@ class Tokens(FileFormat):
         else:
             offsets, dtype = _document_offsets(described.read(0, described.size))
         if offsets[-1] != file.size:
-            raise ValueError(f"has {file.size} bytes, but its .idx says {offsets[-1]}")
+            raise ValueError(f"has {file.size} bytes, but must have {offsets[-1]} by its .idx")
         return FileIndex({"tokens": Extents(offsets[:-1], offsets[1:], dtype.str)})
 
     @property
@@ -102,7 +103,7 @@ class Tokens(FileFormat):
 def _plain_offsets(
     file: RandomAccessFile, dtype: np.dtype[np.generic]
 ) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
-    """Return start and end of the tokens in bytes, int64 (2,), and the dtype, without ``.idx``.
+    """Return start and end of the tokens of a file without ``.idx``, int64 (2,), and their dtype.
 
     Args:
         file: The file.
@@ -155,7 +156,7 @@ def _parse_npy_header(head: bytes) -> tuple[int, int, np.dtype[np.generic]]:
 
 
 def _find_index(file: RandomAccessFile) -> RandomAccessFile | None:
-    """Return the ``.idx`` next to a file, if there is one; ``.IDX`` next to ``.BIN``."""
+    """Return the ``.idx``, or next to ``.BIN`` also ``.IDX``, of a file; None if there is none."""
     name = file.name.rpartition("/")[2]
     stem = name[: -len(".bin")] if name.lower().endswith(".bin") else name
     for ending in (".idx", ".IDX") if name.endswith(".BIN") else (".idx",):
@@ -185,7 +186,10 @@ def _parse_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.generic]]:
-    """Return the offsets of documents in bytes, int64 (documents+1,), and the dtype of tokens."""
+    """Return the offsets of documents, or sentences of fairseq, and the dtype of tokens.
+
+    The offsets are in bytes, int64 (documents+1,).
+    """
     if content.startswith(_LEGACY_MAGIC):
         raise ValueError(
             "its .idx must have the format of Megatron or of fairseq's mmap, but has fairseq's "
@@ -197,8 +201,13 @@ def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.ge
     if len(content) < _HEAD.size:
         raise ValueError(f"its .idx has {len(content)} bytes, but must have at least {_HEAD.size}")
     magic, version, code, sequences, documents = _HEAD.unpack_from(content)
-    if magic != _MAGIC or version != 1 or code not in _DTYPES:
-        raise ValueError("its .idx is not an index of Megatron (MMIDIDX, version 1)")
+    if magic != _MAGIC:
+        raise ValueError(f"its .idx must begin with {_MAGIC!r}, but begins with {magic!r}")
+    if version != 1 or code not in _DTYPES:
+        raise ValueError(
+            f"its .idx must be of version 1, with a dtype of code 1 to {max(_DTYPES)}, but is of "
+            f"version {version}, with code {code}"
+        )
     size = _HEAD.size + 12 * sequences + 8 * documents
     if sequences and documents and len(content) == size + sequences:
         raise ValueError("its .idx has modes (multimodal data), but must describe tokens only")
@@ -213,7 +222,7 @@ def _document_offsets(content: bytes) -> tuple[NDArray[np.int64], np.dtype[np.ge
     offsets = _sequence_offsets(content, _HEAD.size, sequences, dtype.itemsize)
     firsts = np.frombuffer(content, "<i8", documents, _HEAD.size + 12 * sequences)
     if firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
-        raise ValueError("its .idx has documents that do not cover its sequences in order")
+        raise ValueError("its .idx must have documents that cover its sequences in order")
     return offsets[firsts], dtype
 
 
@@ -239,7 +248,7 @@ def _sequence_offsets(content: bytes, at: int, count: int, itemsize: int) -> NDA
     begins = np.frombuffer(content, "<i8", count, at + 4 * count)
     offsets = np.concatenate(([0], np.cumsum(sizes * itemsize)))
     if sizes.min(initial=0) < 0 or (offsets[:-1] != begins).any():
-        raise ValueError("its .idx has sequences that are not contiguous")
+        raise ValueError("its .idx must have contiguous sequences, but has a gap or an overlap")
     return offsets
 
 

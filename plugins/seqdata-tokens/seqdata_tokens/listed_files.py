@@ -49,7 +49,7 @@ def read_list(file: RandomAccessFile, kind: str) -> Any:
     if found is None:
         return None
     if not isinstance(found.get(kind), list):
-        raise ValueError(f"has an {LIST} next to it without a list {kind!r}")
+        raise ValueError(f"must have an {LIST} with a list {kind!r} next to it, but that has none")
     return found[kind]
 
 
@@ -57,7 +57,7 @@ def read_index(file: RandomAccessFile) -> dict[str, Any] | None:
     """Return the content of ``index.json`` next to a file; None if there is none.
 
     Raises:
-        ValueError: If it is not JSON.
+        ValueError: If it is not a JSON object.
     """
     try:
         listed = file.sibling(LIST)
@@ -68,7 +68,7 @@ def read_index(file: RandomAccessFile) -> dict[str, Any] | None:
     except ValueError as error:
         raise ValueError(f"has an {LIST} next to it that is damaged ({error})") from error
     if not isinstance(found, dict):
-        raise ValueError(f"has an {LIST} next to it that is not an object")
+        raise ValueError(f"has an {LIST} next to it that must be a JSON object, but is not")
     return found
 
 

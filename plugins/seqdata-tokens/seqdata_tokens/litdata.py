@@ -34,9 +34,10 @@ def find_config(file: RandomAccessFile) -> dict[str, Any] | None:
         return None
     found = read_index(file)
     if found is None or not isinstance(found.get("chunks"), list):
+        state = "it is missing" if found is None else "the one there has no list 'chunks'"
         raise ValueError(
-            "must have the 'index.json' that LitData writes next to it, but it is missing, so "
-            "dtype and items are unknown. Restore it, or rename the file if it is one sequence"
+            f"must have the 'index.json' that LitData writes next to it, but {state}, so dtype and "
+            "items are unknown. Restore it, or rename the file if it is one sequence"
         )
     return found
 
@@ -58,13 +59,15 @@ def index_chunk(file: RandomAccessFile, listed: dict[str, Any]) -> TokenExtents:
     count = int.from_bytes(file.read(0, 4), "little")
     head = 4 + 4 * (count + 1)
     if file.size < head:
-        raise ValueError(f"has {file.size} bytes, fewer than its offsets of {count} items")
+        raise ValueError(
+            f"has {file.size} bytes, but must have at least {head} for the offsets of {count} items"
+        )
     offsets = np.frombuffer(file.read(4, head), "<u4").astype(np.int64)
     sizes = np.diff(offsets)
     if offsets[0] != head or (sizes < 0).any() or offsets[-1] != file.size:
         raise ValueError(
-            f"has {file.size} bytes, but its offsets end at {offsets[-1]}: it was cut off or "
-            "damaged"
+            f"must have ascending offsets from {head} to {file.size}, its size, but has offsets "
+            f"from {offsets[0]} to {offsets[-1]}: it was cut off or damaged"
         )
     tokens = (file.size - head) // dtype.itemsize
     if (sizes % dtype.itemsize).any() or (chunk["chunk_size"], chunk["dim"]) != (count, tokens):
@@ -91,8 +94,9 @@ def _find_dtype(config: dict[str, Any]) -> np.dtype[np.generic]:
     match = _FORMAT.fullmatch(formats[0]) if len(formats) == 1 else None
     if match is None or config.get("item_loader") != "TokensLoader":
         raise ValueError(
-            f"must hold tokens only, but holds {formats} for {config.get('item_loader')}. Write "
-            "it with `optimize(..., item_loader=TokensLoader())`, one array or tensor for each item"
+            f"must hold tokens only, but index.json says data_format={formats} and "
+            f"item_loader={config.get('item_loader')}. Write it with `optimize(..., "
+            "item_loader=TokensLoader())`, one array or tensor for each item"
         )
     code = int(match[2])
     known = _TENSORS if match[1] == "tensor" else dict(enumerate(_ARRAYS))

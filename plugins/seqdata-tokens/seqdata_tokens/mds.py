@@ -39,7 +39,7 @@ def index_mds(file: RandomAccessFile, column: str | None, dtype: str | None) -> 
 
     Raises:
         ValueError: If the shard is damaged, differs from ``index.json``, or does not have the
-            column.
+            column; if the column is not of tokens; or if it is of ``bytes`` and ``dtype`` is None.
     """
     content = np.frombuffer(file.read(0, file.size), np.uint8)
     offsets = _read_offsets(content)
@@ -80,12 +80,15 @@ def _read_offsets(content: NDArray[np.uint8]) -> NDArray[np.int64]:
     count = int(content[:4].view("<u4")[0]) if len(content) >= 4 else 0
     head = 4 + 4 * (count + 1)
     if len(content) < head:
-        raise ValueError(f"has {len(content)} bytes, fewer than its offsets of {count} samples")
+        raise ValueError(
+            f"has {len(content)} bytes, but must have at least {head} for the offsets of {count} "
+            "samples"
+        )
     offsets = content[4:head].view("<u4").astype(np.int64)
     if offsets[0] < head or (np.diff(offsets) < 0).any() or offsets[-1] != len(content):
         raise ValueError(
-            f"has {len(content)} bytes, but its offsets end at {offsets[-1]}: it was cut off, or "
-            "another writer made it"
+            f"must have ascending offsets from {head} or later to {len(content)}, its size, but "
+            f"has {offsets[0]} to {offsets[-1]}: it was cut off, or another writer made it"
         )
     return offsets
 
@@ -167,11 +170,14 @@ def _skip_heads(
         raise ValueError(f"has a column of {encoding}, but tokens must be one-dimensional arrays")
     sizes, begins = ends - begins, begins.copy()
     if not dtype and len(begins):
-        if (sizes < 1).any() or len(codes := np.unique(content[begins])) != 1:
+        if (sizes < 1).any():
+            raise ValueError("has arrays without a dtype: it is damaged")
+        codes = np.unique(content[begins])
+        if len(codes) != 1:
             raise ValueError("has arrays of several dtypes, but tokens must have one")
         dtype = _DTYPES.get(int(codes[0]), "")
         if not dtype:
-            raise ValueError(f"has arrays of the unknown dtype {codes[0]}")
+            raise ValueError(f"has arrays of a dtype with the unknown code {codes[0]}")
         begins += 1
     itemsize = np.dtype(dtype or "uint8").itemsize
     if not shape:

@@ -75,7 +75,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, name, cut):
     folder = copy(name, tmp_path)
     path = max(folder.glob("*[0-9].*"))
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(SeqDataError, match=rf"{path.name}.*(its|fewer than its) offsets"):
+    with pytest.raises(SeqDataError, match=rf"{path.name}.*(ascending|for the) offsets"):
         open_store(folder, backend=FOLDERS[name])
 
 
@@ -114,9 +114,8 @@ def test_a_shard_of_mds_that_is_another_one_is_refused(tmp_path):
 def test_a_damaged_list_is_refused(tmp_path, text):
     folder = copy("mds-ndarray", tmp_path)
     (folder / "index.json").write_text(text)
-    with pytest.raises(
-        SeqDataError, match=r"has an index.json next to it (that is|without a list)"
-    ):
+    match = r"has an index.json next to it that|must have an index.json with a list 'shards'"
+    with pytest.raises(SeqDataError, match=match):
         open_store(folder, backend=Tokens())
 
 
@@ -176,7 +175,8 @@ def write_mds(path, encoding, samples):
         ("ndarray:int32", [b"\x05\x01"], "that end within their shapes"),
         ("ndarray:int32:2,3", [bytes(24)], "must be one-dimensional arrays"),
         ("ndarray", [b"\x21\x04\x01" + bytes(4), b"\x08\x04\x01\x00"], "of several dtypes"),
-        ("ndarray", [b"\x07\x04\x01\x00"], "of the unknown dtype 7"),
+        ("ndarray", [b"\x07\x04\x01\x00"], "of a dtype with the unknown code 7"),
+        ("ndarray", [b""], "has arrays without a dtype: it is damaged"),
         ("jpeg", [b"x"], "'x' of jpeg, but tokens must be ndarray or bytes"),
     ],
 )
@@ -220,13 +220,17 @@ def test_a_compressed_shard_is_refused(tmp_path, ending):
         open_store(tmp_path, backend=Tokens())
 
 
-@pytest.mark.parametrize("text", [None, "{}"])
-def test_a_chunk_of_litdata_that_has_lost_its_list_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "state"), [(None, "it is missing"), ("{}", "has no list 'chunks'")]
+)
+def test_a_chunk_of_litdata_that_has_lost_its_list_is_refused(tmp_path, text, state):
     folder = copy("litdata-tensor", tmp_path)
     (folder / "index.json").unlink()
     if text is not None:
         (folder / "index.json").write_text(text)
-    with pytest.raises(SeqDataError, match=r"must have the 'index.json' that LitData writes next"):
+    with pytest.raises(
+        SeqDataError, match=f"must have the 'index.json' that LitData writes .*{state}"
+    ):
         open_store(folder, backend=Tokens())
 
 
@@ -235,8 +239,8 @@ def test_a_chunk_of_litdata_that_has_lost_its_list_is_refused(tmp_path, text):
     [
         ({"compression": "zstd"}, r"was written with compression \(zstd\)"),
         ({"encryption": {"a": 1}}, "was written with encryption"),
-        ({"item_loader": "PyTreeLoader"}, "must hold tokens only, but holds .* for PyTreeLoader"),
-        ({"data_format": ["int", "str"]}, "must hold tokens only, but holds"),
+        ({"item_loader": "PyTreeLoader"}, "must hold tokens only, but .* item_loader=PyTreeLoader"),
+        ({"data_format": ["int", "str"]}, "tokens only, but index.json says data_format="),
         ({"data_format": ["no_header_tensor:4"]}, "of a dtype that is not supported"),
         (
             {"data_format": ["no_header_tensor:17"]},

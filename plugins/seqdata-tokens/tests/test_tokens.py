@@ -192,6 +192,10 @@ def patch_index(path, at, value):
     index.write_bytes(content)
 
 
+def other_version(path):
+    patch_index(path, 9, struct.pack("<Q", 2))
+
+
 def no_documents(path):
     write_empty(path, count=-1)
 
@@ -208,13 +212,17 @@ def documents_out_of_order(path):
     ("harm", "message"),
     [
         (cut_index, r"its .idx must have 442 bytes for 20 sequences and 21 documents, but has \d+"),
-        (other_magic, r"its .idx is not an index of Megatron \(MMIDIDX, version 1\)"),
+        (other_magic, r"its .idx must begin with b'MMIDIDX.*, but begins with b'"),
+        (
+            other_version,
+            "must be of version 1, with a dtype of code 1 to 8, but is of version 2, w",
+        ),
         (with_modes, r"its .idx has modes \(multimodal data\), but must describe tokens only"),
         (no_documents, "its .idx must have at least one entry of documents, but has none"),
         (tiny_index, "its .idx has 7 bytes, but must have at least 34"),
-        (cut_tokens, r"has \d+ bytes, but its .idx says \d+"),
-        (moved_sequence, "its .idx has sequences that are not contiguous"),
-        (documents_out_of_order, "its .idx has documents that do not cover its sequences in order"),
+        (cut_tokens, r"has \d+ bytes, but must have \d+ by its .idx"),
+        (moved_sequence, "its .idx must have contiguous sequences, but has a gap or an overlap"),
+        (documents_out_of_order, "its .idx must have documents that cover its sequences in order"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(tmp_path, harm, message):

@@ -36,7 +36,7 @@ WHOLE_SOUND = ("flac", "sound")
 
 
 class BadHeaderError(ValueError):
-    """Error about bytes that do not match the extension; its message ends "but one ..."."""
+    """Error about bytes that do not match the extension; its text continues "but one ..."."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,17 @@ def read_npy_header(member: bytes | memoryview) -> HeaderAndValues:
     """
     first, size = bytes(member[:_MAX_HEADER_BYTES]), len(member)
     if first[:6] != b"\x93NUMPY" or len(first) < 12:
-        raise BadHeaderError("is not a .npy file: it does not begin with the magic bytes")
+        raise BadHeaderError("is not a .npy file: it does not begin with the header of one")
     wide = first[6] >= 2
     length = int.from_bytes(first[8 : 12 if wide else 10], "little")
     begin = (12 if wide else 10) + length
-    if first[6] not in (1, 2, 3) or begin > min(len(first), size):
-        raise BadHeaderError(f"has a header of version {first[6]} and {length} bytes")
+    if first[6] not in (1, 2, 3):
+        raise BadHeaderError(f"has a header of version {first[6]}, but only 1 to 3 can be read")
+    if begin > len(first):
+        raise BadHeaderError(
+            f"declares a header that ends at byte {begin}, but it must end within the {size} bytes "
+            f"of the file and within {_MAX_HEADER_BYTES}"
+        )
     descr, fortran, shape = _parse_header_text(first[begin - length : begin].decode("latin1"))
     if not isinstance(descr, str) or "O" in descr:
         raise BadHeaderError(f"holds Python objects or records (dtype {str(descr)[:40]})")
@@ -111,7 +116,7 @@ def read_npy_header(member: bytes | memoryview) -> HeaderAndValues:
         type(size) is int and size >= 0 for size in shape
     )
     if not is_valid_shape or not isinstance(fortran, bool):
-        raise BadHeaderError(f"has the shape {str(shape)[:40]}")
+        raise BadHeaderError(f"has the invalid shape or order {str(shape)[:40]}, {fortran}")
     header = _make_array_header(descr, shape[1:], not shape, fortran and len(shape) > 1)
     values = header.width * (shape[0] if shape else 1)
     if values != size - begin:
@@ -226,7 +231,7 @@ def read_flac_header(member: bytes | memoryview) -> HeaderAndValues:
     """Parse the header of a FLAC file, which is decoded whole; see ``read_npy_header``."""
     first = bytes(member[:42])
     if first[:4] != b"fLaC" or len(first) < 42 or first[4] & 127:
-        raise BadHeaderError("is not a .flac file: it does not begin with the magic bytes")
+        raise BadHeaderError("is not a .flac file: it does not begin with the header of one")
     packed = int.from_bytes(first[18:26], "big")
     channels, samples = (packed >> 41 & 7) + 1, packed & (1 << 36) - 1
     if not samples:

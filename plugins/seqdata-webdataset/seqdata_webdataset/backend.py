@@ -129,7 +129,10 @@ def open_webdataset(
         FingerprintMismatch: If a shard is not the one that was indexed or written.
         IncompleteDatasetError: If writing was not finished.
         DecodeError: If members do not match the schema.
-        UnsafeContentError: If decoding members would run code.
+        UnsafeContentError: If decoding members would run code, or a shard that is indexed has links
+            or devices.
+        LimitError: If a shard that is indexed exceeds a limit, such as that of extensions.
+        RemoteReadError: If a URL cannot be reached.
     """
     tar = IndexedTar(schema, check_allowed_names(unsafe_decoders))
     return FormatBackend(tar)(
@@ -162,6 +165,9 @@ def index_shards(
     Raises:
         ConfigError: If there are no shards at the location.
         DataError: If a shard is missing, is damaged, or does not hold samples.
+        UnsafeContentError: If a member is a link or a device.
+        LimitError: If a shard exceeds a limit, such as that of extensions.
+        RemoteReadError: If a URL cannot be reached.
     """
     return FormatBackend(IndexedTar()).build_index(
         location, rebuild=rebuild, executor=executor, progress=progress, remote=remote
@@ -204,7 +210,7 @@ def write_webdataset(  # noqa: PLR0913
     Raises:
         ConfigError: If an argument is invalid, or does not match the existing files.
         DecodeError: If a sequence does not match the first one, or, with ``resume``, the one that
-            was written before.
+            was written before; or if an id cannot be a key.
         IncompleteDatasetError: If the disk is full.
         RemoteReadError: If a URL cannot be reached.
         WorkerDiedError: If the executor broke.

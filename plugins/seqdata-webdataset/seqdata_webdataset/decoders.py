@@ -90,7 +90,7 @@ def decode_member(
         raise_limit_error(
             location,
             f"has {len(raw)} bytes",
-            f"have at most {MAX_MEMBER_BYTES}",
+            f"have at most {MAX_MEMBER_BYTES} bytes",
             len(raw),
             MAX_MEMBER_BYTES,
         )
@@ -110,7 +110,7 @@ def decode_member(
 
 
 def _decode_array(raw: NDArray[np.uint8], header: ArrayHeader) -> NDArray[Any]:
-    """Return an array that is not stored in native byte order and C order, (timesteps, *shape)."""
+    """Return an array in native byte order and C order, (timesteps, *shape), or () if scalar."""
     if header.descr in ("<i3", ">i3"):
         return WavHeader.extend_24_bit(raw, header.descr).reshape(-1, *header.shape)
     steps = len(raw) // header.width
@@ -218,7 +218,10 @@ def _decode_number_text(raw: NDArray[np.uint8], spec: FieldSpec, location: DataL
             return [_parse_number(word, field) for word in text.split()]
         return _parse_number(text, field)
     except ValueError as error:  # of UTF-8, too
-        raise _make_decode_error(location, f"{raw[:40].tobytes()!r} is not a number") from error
+        kind = "number" if field.dtype.startswith("float") else "integer"
+        what = f"list of {kind}s" if field.shape or field.axis is not None else kind
+        problem = f"cannot be read as text of one {what} ({raw[:40].tobytes()!r})"
+        raise _make_decode_error(location, problem) from error
 
 
 def _parse_number(text: str, field: Field) -> int | float:

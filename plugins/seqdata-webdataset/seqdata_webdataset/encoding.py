@@ -86,8 +86,8 @@ class Encoder:
         """
         if not key or split_name(f"{key}.x") != (key, "x"):
             raise DecodeError.at(
-                f"sequence {number}: the id must be a valid key of a tar shard, without a dot "
-                f"after its last slash and not beginning with '__', but is {key[:80]!r}. "
+                f"sequence {number}: the id must be a valid key of a tar shard, not empty, without "
+                f"a dot after its last slash or a first folder like '__x__', but is {key[:80]!r}. "
                 "Change it, or pass `key=''` to number the samples and keep ids as a field",
                 sequence=number,
             )

@@ -92,10 +92,10 @@ def group_samples(content: Any, location: DataLocation) -> SampleGroup:
 
     Raises:
         CorruptShardError: If it is not a tar file, or is damaged.
-        DecodeError: If two members of a sample have the same extension, a key occurs again after
-            other samples, or a name is not UTF-8.
+        DecodeError: If two members of a sample have the same extension, a member has none, a key
+            occurs again after other samples, a name is not UTF-8, or a member is sparse.
         UnsafeContentError: If a member is a link or a device.
-        LimitError: If a sample has too many members.
+        LimitError: If the shard has too many extensions, or a key or a header is too long.
     """
     view, samples, seen = memoryview(content), SampleGroup(), set[str]()
     fields, current_key, extensions = samples.members, None, set[str]()
@@ -114,7 +114,7 @@ def group_samples(content: Any, location: DataLocation) -> SampleGroup:
             problem = "it occurs twice" if extension else "it has no extension"
             raise replace(location, offset=begin, length=size).make_error(
                 DecodeError,
-                f"member {quote(name)} must have an extension that its sample has once, but "
+                f"member {quote(name)} must have an extension that occurs once in its sample, but "
                 f"{problem}. Write the shard again",
                 member=name, key=key,
             )  # fmt: skip

@@ -197,12 +197,17 @@ def _describe_extension(opened: OpenedFiles, name: str) -> Extension:
     heads = dict.fromkeys(head for _, members in having for head in _get_heads(members))
     shard, first = having[0]
     place = opened.place(shard, first, name, None)
-    for i, members in having:
-        for code, head in enumerate(_get_heads(members)):
-            if head.kind == "bad" and members.codes is not None:
-                place = opened.place(
-                    i, members, name, int(np.flatnonzero(members.codes == code)[0])
-                )
+    bad = next(
+        (
+            (i, members, int(np.flatnonzero(members.codes == code)[0]))
+            for i, members in having
+            for code, head in enumerate(_get_heads(members))
+            if head.kind == "bad" and members.codes is not None
+        ),
+        None,
+    )
+    if bad is not None:
+        place = opened.place(bad[0], bad[1], name, bad[2])
     declared = opened.indexes[shard].declared.get(name)
     are_numbers = not heads and all(members.numbers is not None for _, members in having)
     return Extension(

@@ -87,9 +87,10 @@ def infer_specs(
     ]
     if not any(extension.field.axis for extension in specs):
         have = ", ".join(f"{extension.name} ({extension.field.dtype})" for extension in specs)
+        found = f"none of {have} does" if have else "`schema` leaves out every extension"
         raise ConfigError(
-            f"{dataset}: at least one field must run along an axis, but none of {have or 'none'} "
-            "does. Name one in `schema`, e.g. {'bin': 'uint16'}"
+            f"{dataset}: at least one field must run along an axis, but {found}. Name one in "
+            "`schema`, e.g. {'bin': 'uint16'}"
         )
     return specs
 
@@ -153,7 +154,7 @@ def _check_allowed(
 
     Raises:
         UnsafeContentError: If the user has not allowed the extension.
-        ConfigError: If the schema has no dtype for it.
+        ConfigError: If the schema has neither a dtype nor a dict of parts for it.
     """
     if not is_allowed(extension.name, unsafe):
         raise extension.place.make_error(
@@ -165,12 +166,13 @@ def _check_allowed(
     field = (
         None
         if given_type is ... or isinstance(given_type, Mapping)
-        else _parse_type(given_type, dataset)
+        else _parse_type(given_type, f"{dataset}: `schema` of {extension.name!r}")
     )
     if given_type is ... or (field is not None and field.dtype not in NUMBER_DTYPES):
         raise ConfigError(
             f"{dataset}: `schema` of {extension.name!r} must be the dtype of its members, which is "
-            f"not stored elsewhere, but is {given_type!r}. Pass for example "
+            f"not stored elsewhere, but is {'missing' if given_type is ... else repr(given_type)}. "
+            "Pass for example "
             f"{{{extension.name!r}: 'float32'}}"
         )
 
@@ -256,9 +258,8 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
             raise extension.place.make_error(
                 DecodeError,
                 f"members of extension {quote(extension.name)} must hold timesteps of one dtype "
-                f"and shape, but hold {first.dtype} {list(first.shape)} and {header.dtype} "
-                f"{list(header.shape)}. Write them again, or leave them out with "
-                f"`schema={{{extension.name!r}: None}}`",
+                f"and shape, but hold {_describe(first)} and {_describe(header)}. Write them "
+                f"again, or leave them out with `schema={{{extension.name!r}: None}}`",
             )
     is_chosen = False
     if given_type is not ...:
@@ -275,8 +276,9 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
         if not alike or (first.scalar and recorded.axis is not None):
             raise ConfigError(
                 f"{dataset}: `schema` of {extension.name!r} must be {field.dtype} "
-                f"{list(field.shape)} per timestep, like its members, but is {recorded.dtype} "
-                f"{list(recorded.shape)}{'' if recorded.axis else ' per sequence'}. Leave it out, "
+                f"{list(field.shape)} per {'sequence' if first.scalar else 'timestep'}, like its "
+                f"members, but is {recorded.dtype} {list(recorded.shape)} per "
+                f"{'timestep' if recorded.axis else 'sequence'}. Leave it out, "
                 "or convert with a transform"
             )
         field = recorded
@@ -284,6 +286,11 @@ def _make_array_spec(extension: Extension, given_type: Any, dataset: str) -> Fie
     return FieldSpec(
         name=name, extension=extension.name, field=field, access=method, is_chosen=is_chosen
     )
+
+
+def _describe(header: ArrayHeader) -> str:
+    """Return the dtype and shape of members, for messages."""
+    return f"{header.dtype} {'numbers' if header.scalar else list(header.shape)}"
 
 
 def _parse_type(given_type: Any, context: str) -> Field:
@@ -295,8 +302,8 @@ def _parse_type(given_type: Any, context: str) -> Field:
     if isinstance(given_type, Field):
         if given_type.dtype not in (*NUMBER_DTYPES, "str", "bytes"):
             raise ConfigError(
-                f"{context} must have one of the dtypes {', '.join(NUMBER_DTYPES)}, but has "
-                f"{given_type.dtype!r}. Pass one of these"
+                f"{context} must have one of the dtypes {', '.join(NUMBER_DTYPES)}, str, bytes, "
+                f"but has {given_type.dtype!r}. Pass one of these"
             )
         return given_type
     plain = _TYPE_DTYPES.get(given_type) if isinstance(given_type, type) else None

@@ -40,7 +40,8 @@ def check_allowed_names(names: Collection[str] | None) -> frozenset[str]:
         raise ConfigError(
             "webdataset: `unsafe_decoders` must only have "
             f"{', '.join((*PICKLE_EXTENSIONS, *TORCH_EXTENSIONS))}, but has {', '.join(odd)}. "
-            "Leave that out; other members need no permission"
+            "Leave that out: other extensions need no permission, but dill and joblib are never "
+            "decoded"
         )
     return found
 
@@ -83,7 +84,7 @@ def read_unsafe(raw: bytes, encoding: str, location: DataLocation) -> Any:
         raise location.make_error(
             DecodeError,
             f"must match `schema`, but cannot be decoded as .{encoding} ({type(error).__name__}: "
-            f"{error}). Restore the shard, or leave the extension out of `schema`",
+            f"{error}). Restore the shard, or leave the extension out with None in `schema`",
         ) from error
 
 

@@ -60,9 +60,12 @@ def text_of(text):
 
 
 BAD = [
-    (b"", "is not a .npy file: it does not begin with the magic bytes"),
-    (b"\x93NUMPY\x09\x00\x10\x00\0\0" + b" " * 16, "a header of version 9 and 16 bytes"),
-    (b"\x93NUMPY\x01\x00\xff\xff" + b" " * 16, "a header of version 1 and 65535 bytes"),
+    (b"", "is not a .npy file: it does not begin with the header of one"),
+    (b"\x93NUMPY\x09\x00\x10\x00\0\0" + b" " * 16, "a header of version 9, but only 1 to 3"),
+    (
+        b"\x93NUMPY\x01\x00\xff\xff" + b" " * 16,
+        "declares a header that ends at byte 65545, but it must",
+    ),
     (text_of("{'descr': '<f4'"), "a header that cannot be read"),
     (text_of("__import__('os').system('true')"), "a header that cannot be read"),
     (text_of("{'descr': '|O', 'fortran_order': False, 'shape': (3,)}"), "holds Python objects"),
@@ -74,10 +77,19 @@ BAD = [
         text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5_000 + ",), }\n"),
         "a header that cannot be read",
     ),
-    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (3)}"), "has the shape 3"),
-    (text_of("{'descr': '<f4', 'fortran_order': 1, 'shape': (3,)}"), "has the shape"),
-    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}"), "has the shape"),
-    (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': 3}"), "has the shape 3"),
+    (
+        text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (3)}"),
+        "has the invalid shape or order 3, F",
+    ),
+    (text_of("{'descr': '<f4', 'fortran_order': 1, 'shape': (3,)}"), "the invalid shape or order"),
+    (
+        text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}"),
+        "the invalid shape or order",
+    ),
+    (
+        text_of("{'descr': '<f4', 'fortran_order': False, 'shape': 3}"),
+        "has the invalid shape or order 3, F",
+    ),
     (text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}"), "0 bytes of values, but"),
     (
         text_of("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1152921504606846976)}"),

@@ -78,7 +78,7 @@ def test_samples_are_those_of_the_library(pairs):
 def test_an_extension_twice_in_a_sample_is_refused():
     with pytest.raises(
         DecodeError,
-        match=r'member "a.NPY" must have an extension that its sample has once, but it occurs',
+        match=r'member "a.NPY" must have an extension that occurs once in its sample, but it',
     ):
         grouped(["a.npy", "a.NPY"])
 

@@ -253,8 +253,11 @@ REFUSED = [
         {"npy": "int32"},
         "must be float32 \\[\\] per timestep, like its members, but is int32 \\[\\]",
     ),
-    ({"npy": float}, "must be float32 .* per timestep, like its members, but is .* per sequence"),
-    ({"x.npy": "float64"}, "must be float64 \\[\\] per timestep, like its members"),
+    (
+        {"npy": float},
+        "must be float32 .* per timestep, like its members, but is .* per sequence\\.",
+    ),
+    ({"x.npy": "float64"}, "must be float64 \\[\\] per sequence, like its members"),
     (
         {"bin": "complex64"},
         "must be a dtype, int, float, bool, str, bytes, a Field.*, but is 'complex64'",
@@ -287,6 +290,29 @@ def test_members_must_be_alike(npy, opened):
         ),
     ):
         opened(members(npy, ("a.npy", [npy(np.arange(3)), npy(np.ones((2, 2))), npy(X)])))
+
+
+def test_arrays_and_numbers_are_told_apart(npy, opened):
+    with pytest.raises(DecodeError, match=r"but hold float32 numbers and float32 \[\]"):
+        opened(members(npy, ("a.npy", [npy(np.float32(1)), npy(X), npy(X)])))
+
+
+def test_the_place_of_a_bad_header_is_that_of_its_reason(npy, opened):
+    bad = [b"abc", npy(X), npy(X.astype("c8"))]
+    with pytest.raises(DecodeError, match=r'\("u0"\), field "a.npy".* is not a .npy file'):
+        opened(members(npy, ("a.npy", bad)))
+
+
+def test_a_schema_of_numbers_per_sequence_names_the_unit(npy, opened):
+    found = ("a.npy", [npy(np.float32(1))] * 3)
+    message = r"must be float32 \[\] per sequence, like its members, but is .* per timestep\."
+    with pytest.raises(ConfigError, match=message):
+        opened(members(npy, found), schema={"a.npy": "float32"})
+
+
+def test_a_schema_that_leaves_out_everything_is_refused(npy, opened):
+    with pytest.raises(ConfigError, match="but `schema` leaves out every extension"):
+        opened(members(npy), schema={"npy": None})
 
 
 def test_members_that_are_no_arrays_are_named(npy, opened):
@@ -333,7 +359,7 @@ WRONG = [
     (json_of([1], [[1], [2]], [2]), {"json": "int64"}, r"has shape \[2, 1\], not \[T\]"),
     (json_of(1, {}, 1), {"json": {"y": int}}, "has no value 'y'"),
     (("json", [b"1", b"{", b"1"]), {"json": int}, "cannot be read as JSON"),
-    (("txt", [b"1", b"x", b"1"]), {"txt": int}, "b'x' is not a number"),
+    (("txt", [b"1", b"x", b"1"]), {"txt": int}, r"cannot be read as text of one integer \(b'x'\)"),
     (("csv", [b"1,2", b"1,x", b""]), {"csv": Field("float64", (2,))}, "cannot be read as CSV"),
     (("csv", [b"1,2", b"1,2\n3", b""]), {"csv": Field("float64", (2,))}, "of different lengths"),
     (("csv", [b"1,2", b"1", b""]), {"csv": Field("float64", (2,))}, r"has shape \[1, 1\], not"),
