@@ -130,7 +130,7 @@ def test_a_table_with_a_row_per_timestep_names_group(make, tmp_path):
 
 def test_lists_inside_of_a_group_are_left_out_with_a_warning():
     table = pa.table({"site": ["a", "a"], "x": [1, 2], "more": [[1], [2]]})
-    with pytest.warns(SeqDataWarning, match="column 'more' is dropped: lists"):
+    with pytest.warns(SeqDataWarning, match="column 'more' is dropped: a list in each row"):
         assert list(open_store(table, group="site").fields) == ["id", "site", "x"]
 
 

@@ -246,10 +246,10 @@ def test_weights_in_an_array_are_in_a_file_next_to_the_run_file(store, tmp_path)
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lambda file, other: file.unlink(), r"which cannot be read \(.*No such file"),
+        (lambda file, other: file.unlink(), r"which cannot be read from .* \(.*No such file"),
         (
             lambda file, other: file.write_bytes(file.read_bytes().replace(b"\x00@", b"\x01@")),
-            r"which cannot be read \(its checksum does not match",
+            r"which cannot be read from .* \(its checksum does not match",
         ),
         (
             lambda file, other: file.write_bytes(other.read_bytes()),

@@ -128,7 +128,7 @@ def test_a_frequency_of_integers_is_an_integer():
         (
             "12h",
             Timestamp("D"),
-            "a whole number of days such as 'D' or 'W', since times are days, but is ",
+            "an integer number of days such as 'D' or 'W', since times are days, but is ",
         ),
     ],
 )
@@ -245,8 +245,8 @@ def test_series_without_rows_have_no_timesteps():
         ),
         (
             ([1, 3], [2, 4, 5]), {"freq": 2},
-            "forecast: times must be 2 apart, but 5 of 's1' is not a whole number of "
-            "steps after the first time, 2. Pass the `freq` of the data, or resample it",
+            "forecast: times must be 2 apart, but 5 of 's1' is not a multiple of the "
+            "step after the first time, 2. Pass the `freq` of the data, or resample it",
         ),
         (
             ([1, 2], [2, 3, 6, 8]), {"freq": 1, "gaps": "error"},
