@@ -362,8 +362,8 @@ def _lay_long(tree: Tree, options: ArrayOptions) -> Layout:
             layout.values[name] = np.asarray(node.read())
         else:
             _refuse(
-                f"array {path!r} must have {total} rows of numbers, one per timestep, or {count}, "
-                f"one per sequence, but has {node.kind} {list(node.shape)}. Leave it out with `fields`"
+                f"array {path!r} must have {total} rows of numbers (timesteps), or {count} rows "
+                f"(sequences), but has {node.kind} {list(node.shape)}. Leave it out with `fields`"
             )
     return replace(layout, fields=fields)
 

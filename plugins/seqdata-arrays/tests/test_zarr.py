@@ -308,7 +308,7 @@ def test_metadata_that_cannot_be_read_is_refused(tmp_path, change, message):
 
 def test_an_array_of_no_numbers_is_refused(tmp_path):
     path = write_zarr(tmp_path / "x.zarr", [{"id": "a", "x": np.arange(3) * 1j}])
-    with pytest.raises(DecodeError, match="array 'a/x' must hold real numb.* holds complex128"):
+    with pytest.raises(DecodeError, match=r"array 'a/x' must hold real numb.* holds complex128"):
         open_store(path, backend=Zarr())
 
 
