@@ -1,8 +1,8 @@
 """Sequences of any length for PyTorch Lightning: the epoch is a plan.
 
 Names are imported from the modules that define them when they are first used, so that ``import
-seqdata`` loads neither torch, lightning, pyarrow nor any plugin. It also warns if files of another
-project of the same import name are in its folder.
+seqdata`` loads neither torch, lightning, pyarrow nor any plugin. The import warns if files of
+another project of the same import name are in the folder of the package.
 """
 
 from __future__ import annotations

@@ -115,6 +115,7 @@ def open_store(  # noqa: PLR0913
         ConfigError: If the data does not exist, or an argument is invalid or does not match it.
         PluginError: If the backend is not installed or broken.
         DataError: If the data is incomplete.
+        RemoteReadError: If a URL cannot be read.
 
     Examples:
         >>> open_store([[1, 2, 3], [4]]).lengths.tolist()
@@ -261,8 +262,8 @@ def split(  # noqa: PLR0913
         stratify: Field as for ``by``, such as ``"label"``. Every part then has its fraction of each
             value, as nearly as whole sequences allow. Implies ``exact``.
         along: Field of timestamps, or axis, along which each sequence is cut.
-        context: Number of timesteps before its start that ``Windows`` of a part may read, but never
-            as targets.
+        context: Number of timesteps before the start of a part that ``Windows`` of this part may
+            read, but never as targets.
         unit: Unit of timestamps: ``s``, ``ms``, ``us`` or ``ns``; None: the unit of the first one.
         lengths: Lengths of the items of a torch Dataset.
 
@@ -319,8 +320,9 @@ def folds(
         A sequence of ``count`` pairs; each is created on access.
 
     Raises:
-        ConfigError: If there are fewer sequences, or values of ``by``, than folds; a field does not
-            exist; or both ``by`` and ``stratify`` are given.
+        ConfigError: If ``count`` is not an integer of at least 2; there are fewer sequences, or
+            values of ``by``, than folds; a field does not exist; or both ``by`` and ``stratify``
+            are given.
 
     Examples:
         >>> [len(val) for train, val in folds([[1], [2], [3], [4], [5]], 2)]
@@ -381,7 +383,7 @@ def _open(location: Any, options: dict[str, Any], in_memory: dict[str, Any]) -> 
     locations = [location] if is_location(location) else location if are_locations(location) else []
     is_table = any(in_memory[name] is not None for name in ("group", "order", "missing"))
     if is_table and options["backend"] is not None:
-        _refuse_beside_groups({name: options[name] for name in ("schema", "index")})
+        _refuse_beside_groups({name: options[name] for name in ("schema", "index")}, in_memory)
         _refuse_lengths(in_memory["lengths"])
         clocks, axes = split_clocks(in_memory["rates"], in_memory["axes"])
         table = {name: in_memory[name] for name in ("group", "order", "missing")}
@@ -400,16 +402,18 @@ def _open(location: Any, options: dict[str, Any], in_memory: dict[str, Any]) -> 
         clocks, names = split_clocks(in_memory["rates"], in_memory["axes"])
         refuse_axes_of_locations(names)
         return add_clocks(open_locations(location, options), clocks)
-    _refuse_beside_groups({name: options[name] for name in passed if name != "remote"})
+    _refuse_beside_groups({name: options[name] for name in passed if name != "remote"}, in_memory)
     return resolve_store(location, host=options["host"], remote=options["remote"], **in_memory)
 
 
-def _refuse_beside_groups(options: Mapping[str, Any]) -> None:
+def _refuse_beside_groups(options: Mapping[str, Any], in_memory: Mapping[str, Any]) -> None:
     """Raise if an option of stores is passed where the rows of a table are grouped."""
+    passed = [name for name in ("group", "order", "missing") if in_memory[name] is not None]
     for name, value in options.items():
         if value is not None:
             raise ConfigError(
-                f"open_store: `{name}` opens a store, but `group` reads a table. Leave one out"
+                f"open_store: `{name}` opens a store, but `{passed[0]}` reads a table. Leave one "
+                "out"
             )
 
 
@@ -417,8 +421,8 @@ def _refuse_lengths(lengths: Any) -> None:
     """Raise if lengths are passed, which are only for data in memory."""
     if lengths is not None:
         raise ConfigError(
-            "open_store: `lengths` is for data in memory, but the data is a path. It is for a "
-            "torch Dataset; the lengths of stored data are known. Leave it out"
+            "open_store: `lengths` is for data in memory, but the data is a path or URL. The "
+            "lengths of stored data are known. Leave it out"
         )
 
 

@@ -10,19 +10,25 @@ from typing import Any, ParamSpec, TypeGuard
 from seqdata.errors import ConfigError, did_you_mean
 
 _P = ParamSpec("_P")
-_ARGUMENT_HINTS = {  # names of torch's DataLoader and of other DataModules
-    "batch_size": "pass the policy that makes batches, such as batching=Bucketed(32)",
-    "batch_sampler": "pass the policy that makes batches, such as batching=Bucketed(32)",
-    "sampler": "pass the policy that draws sequences, such as batching=Bucketed(32)",
-    "shuffle": "policies shuffle by themselves; batching=Bucketed(32, shuffle=True) says so",
-    "drop_last": "pass tail='drop'",
-    "dataset": "pass it as the first argument of Loader, or as train= of SequenceDataModule",
-    "data_dir": "pass the location as train=, val=, test= or predict=",
-    "train_dataset": "pass it as train=",
-    "val_dataset": "pass it as val=",
-    "prefetch_factor": "pass prefetch=",
-    "rank": "pass world=World(rank, size)",
-    "world_size": "pass world=World(rank, size)",
+_STORE, _TRAIN = "pass it as the first argument, store", "pass it as train="
+_BATCHING = "pass the policy that makes batches, such as batching=Bucketed(32)"
+_SHUFFLE = "policies shuffle by themselves; batching=Bucketed(32, shuffle=True) says so"
+_ARGUMENT_HINTS = {  # name in torch's DataLoader or other DataModules -> argument here -> advice
+    "batch_size": {"batching": _BATCHING},
+    "batch_sampler": {"batching": _BATCHING},
+    "sampler": {"batching": "pass the policy that draws sequences, such as batching=Bucketed(32)"},
+    "shuffle": {"batching": _SHUFFLE},
+    "drop_last": {"tail": "pass tail='drop'"},
+    "dataset": {"store": _STORE, "train": _TRAIN},
+    "data_dir": {
+        "store": "pass the location as the first argument, store",
+        "train": "pass the location as train=, val=, test= or predict=",
+    },
+    "train_dataset": {"store": _STORE, "train": _TRAIN},
+    "val_dataset": {"store": _STORE, "val": "pass it as val="},
+    "prefetch_factor": {"prefetch": "pass prefetch="},
+    "rank": {"world": "pass world=World(rank, size)"},
+    "world_size": {"world": "pass world=World(rank, size)"},
 }
 
 
@@ -38,7 +44,9 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> None:
         for name in kwargs:
             if name not in known:
-                advice = _ARGUMENT_HINTS.get(name) or did_you_mean(name, known)
+                hints = _ARGUMENT_HINTS.get(name, {})
+                advice = next((text for argument, text in hints.items() if argument in known), "")
+                advice = advice or did_you_mean(name, known)
                 where = f"{type(args[0]).__name__}()"
                 raise TypeError(
                     f"{where} got an unexpected keyword argument {name!r}; "
@@ -50,9 +58,10 @@ def check_arguments(constructor: Callable[_P, None]) -> Callable[_P, None]:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a Mapping or Sequence of any class, such as Hydra's, as a dict or list.
+    """Return a Mapping as a dict, and a Sequence of another class, such as Hydra's, as a list.
 
-    Strings, lists, tuples and all other values are returned as they are, but for values of dicts.
+    Their values are converted as well. Lists, tuples, strings and all other values are returned
+    unchanged, with what they contain.
 
     Examples:
         >>> to_plain({"x": range(2), "y": "ab"})
@@ -65,7 +74,7 @@ def to_plain(value: Any) -> Any:
 
 
 def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
-    """Return whether a value is a list, or anything like one, and not a string."""
+    """Return whether a value is a Sequence other than a string or bytes."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
@@ -88,9 +97,8 @@ def select_options(
         ConfigError: If the backend does not take one of them.
     """
     passed = {option: value for option, value in options.items() if value is not None}
-    parameters = inspect.signature(opener).parameters if passed else {}
     for option, value in passed.items():
-        if option not in parameters:
+        if not takes_option(opener, option):
             raise ConfigError(
                 f"{where}: backend {name!r} does not take `{option}`, but it is {value!r}. "
                 "Leave it out."

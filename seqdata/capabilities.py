@@ -129,7 +129,7 @@ class SupportsCopy(Protocol):
 
 @runtime_checkable
 class SupportsLinkedAxes(Protocol):
-    """A store that knows the sampling rates of axes: a window of one takes the same time of all."""
+    """A store that knows sampling rates of axes, so that windows cover the same time on each."""
 
     @property
     def linked_axes(self) -> Mapping[str, Axis]:
@@ -165,7 +165,7 @@ class SupportsVersion(Protocol):
 
     @property
     def version(self) -> str | None:
-        """Digest that differs from that of any later version; None: of a stream, read once."""
+        """Digest that differs from that of any later version; None: a stream that is read once."""
         ...
 
 
@@ -190,7 +190,7 @@ class SupportsMissing(Protocol):
 def find_missing(store: Store, name: str) -> tuple[int, Sequence[str]]:
     """Return the number of sequences without a value that others have, and the ids of some.
 
-    A view of some sequences of a store does not know it of its own: the number is 0.
+    For a view of only some sequences of a store, the number is 0, since it is not known.
     """
     base = store.base if isinstance(store, SupportsBase) else store
     if not isinstance(base, SupportsMissing) or len(base) != len(store):

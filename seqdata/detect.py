@@ -78,7 +78,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 Other files are opened by the plugin that claims their suffix (``seqdata.suffixes``).
 
-A folder without a manifest is of the kind of the files that it holds: see ``_of_folder``.
+The backend of a folder without a manifest is that of its files: see ``_of_folder``.
 """
 
 
@@ -93,7 +93,9 @@ def find_opener(
         host: The plugin host that finds names; None: the installed plugins.
 
     Raises:
-        PluginError: If the backend is not installed or broken.
+        ConfigError: If the location is an invalid URL.
+        PluginError: If the backend is not installed or broken, or several claim the location.
+        RemoteReadError: If a URL must be listed to find the backend, and cannot be read.
     """
     host = host or default_host()
     return find_backend(backend or detect_backend_at(location, host=host), location, host)
@@ -107,7 +109,7 @@ def detect_backend(location: LocationLike, host: PluginHost | None = None) -> st
         host: The plugin host that finds suffixes; None: the installed plugins.
 
     Raises:
-        PluginError: If several plugins claim the suffix.
+        PluginError: If several plugins claim the suffix, or the files of a folder.
     """
     if "://" in os.fspath(location).removeprefix("file://"):  # also as one of several parts
         text = redact_url(os.fspath(location))
@@ -153,6 +155,7 @@ def detect_backend_at(
 
     Raises:
         ConfigError: If the URL is invalid.
+        PluginError: If several plugins claim the suffix, or the files of a folder.
         RemoteReadError: If the URL cannot be read.
     """
     name = detect_backend(location, host)
@@ -243,7 +246,8 @@ def _configure(name: str, backend: Any, text: str) -> Any:
     pairs = _OPTION.findall(text)
     if not pairs or "".join(found[0] for found in _OPTION.finditer(text)) != text:
         needed = "NAME:option=value,option=[value,value]"
-        raise ConfigError(must_be("`backend`", needed, repr(f"{name}:{text}"), "Check it"))
+        remedy = "Write e.g. 'tokens:dtype=uint32'"
+        raise ConfigError(must_be("`backend`", needed, repr(f"{name}:{text}"), remedy))
     has_fields = dataclasses.is_dataclass(backend) and not isinstance(backend, type)
     known = (
         [field.name for field in dataclasses.fields(backend) if field.init] if has_fields else []
@@ -257,8 +261,9 @@ def _configure(name: str, backend: Any, text: str) -> Any:
     try:
         values = {option.strip(): yaml.safe_load(value) for option, value in pairs}
     except yaml.YAMLError as error:
-        needed = "values as in YAML"
-        raise ConfigError(must_be(f"backend {name!r}", needed, repr(text), "Check it")) from error
+        raise ConfigError(
+            must_be(f"backend {name!r}: values of options", "YAML", repr(text), "Quote strings")
+        ) from error
     return dataclasses.replace(backend, **values)
 
 
@@ -308,7 +313,10 @@ def _of_names(folder: str, names: Iterable[str], host: PluginHost | None) -> str
         files = sorted((name, backend) for backend, name in first.items())
         several = " and ".join(f"{name!r} (backend {backend!r})" for name, backend in files)
         choose = " or ".join(f"backend={backend!r}" for _, backend in files)
-        raise PluginError.at(f"open_store: {folder!r}: holds {several}. Pass {choose}.")
+        raise PluginError.at(
+            f"open_store: {folder!r}: must hold files of one backend, but holds {several}. Pass "
+            f"{choose}."
+        )
     return next(iter(first), None)
 
 

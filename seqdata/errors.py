@@ -59,8 +59,8 @@ class SeqDataError(Exception):
     """Base class of the errors that seqdata raises.
 
     Args:
-        message: The text. If it has a trailer line ``seqdata: {json}`` (a note that is only added
-            in workers of a torch DataLoader, which pass errors on as text), it is read as details.
+        message: The text. A line ``seqdata: {json}`` in it is read as details and removed. ``at``,
+            pickling and workers of a torch DataLoader, which pass errors on as text, add this line.
 
     Attributes:
         details: Values that name the place: ``shard``, ``sequence``, ``field``, ``offset``, …;
@@ -85,14 +85,14 @@ class SeqDataError(Exception):
 
         Args:
             line: Line added below the message; a command to run stays last.
-            details: Details, which replace existing ones.
+            details: Details, which replace existing ones of the same name.
         """
         text, remedy, command = str(self).rpartition(REMEDY)
         text = f"{text}\n  {line}. {remedy.strip()} {command}" if remedy else f"{self}\n  {line}"
         return self._copy_notes(self.at(text, **{**self.details, **details}))
 
     def with_details(self, **details: Detail) -> Self:
-        """Return a copy of the error with more details, which replace existing ones."""
+        """Return a copy with more details, which replace existing ones of the same name."""
         return self._copy_notes(self.at(str(self), **{**self.details, **details}))
 
     def shown_by(self, command: str) -> Self:
@@ -323,10 +323,10 @@ def describe_unknown_name(
     """Return the text about an unknown name, with the most similar and all known names.
 
     Args:
-        kind: What the name is of.
+        kind: Kind of object that the name stands for, such as ``field``.
         name: The unknown name.
         names: The known names.
-        most: If there are more names than this, only the most similar one is in the text.
+        most: If there are more names than this, and one is similar, only that one is in the text.
 
     Examples:
         >>> describe_unknown_name("field", "lable", ["label", "x"])
@@ -365,7 +365,7 @@ class ConfigError(SeqDataError, ValueError):
 
 
 class UnknownNameError(ConfigError, KeyError):
-    """A name was not found; the message has the most similar one that exists."""
+    """A name was not found; the message has the most similar known name, if there is one."""
 
     def __str__(self) -> str:
         """Return the message unquoted, unlike KeyError."""
@@ -393,11 +393,11 @@ class WorkerDiedError(SeqDataError):
 
 
 class StallError(SeqDataError):
-    """A worker process makes no progress; ``details`` has pid and place, the message its stack."""
+    """A worker process makes no progress; the message has its stack, ``details`` pid and place."""
 
 
 class LimitError(SeqDataError):
-    """Data asks for more memory, depth or members than a limit allows; nothing was allocated."""
+    """Data asks for more memory, depth or members than a limit allows."""
 
 
 class UnsafeContentError(SeqDataError):
@@ -405,7 +405,7 @@ class UnsafeContentError(SeqDataError):
 
 
 class RemoteReadError(SeqDataError):
-    """A remote file cannot be read; ``details`` has file, bytes and ``attempts``."""
+    """A remote file cannot be read, written or removed; ``details`` has file and ``attempts``."""
 
 
 class CacheError(SeqDataError):
@@ -432,15 +432,15 @@ class DataError(SeqDataError):
 
 
 class IncompleteDatasetError(DataError):
-    """A dataset has no manifest: its writing was never finished."""
+    """A dataset was not written or copied completely, such as one without its manifest."""
 
 
 class MissingShardError(DataError):
-    """A shard that the manifest lists is missing."""
+    """A file of the data is missing: a shard, its index, or all that a path names."""
 
 
 class CorruptShardError(DataError):
-    """A shard's size, footer or layout differs from what was written."""
+    """A shard or an index is damaged: its size, footer or layout is not that of a written one."""
 
 
 class CorruptSampleError(DataError):
@@ -456,7 +456,7 @@ class FingerprintMismatch(DataError):
 
 
 class SeqDataWarning(UserWarning):
-    """A warning, shown once, that something changes results."""
+    """A warning that data or a setting may give other results or speed than expected."""
 
 
 _PASSED_OVER = {

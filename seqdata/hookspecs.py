@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SEQDATA_API = 1
 """Level of the hooks and of ``seqdata.backends``. Within a level hooks gain arguments only; a
-package that needs a higher one says so in its entry points, and is refused."""
+package that needs a higher level names it in its entry points, and is then refused."""
 
 hookspec = pluggy.HookspecMarker("seqdata")
 hookimpl = pluggy.HookimplMarker("seqdata")
@@ -58,9 +58,9 @@ def seqdata_register_collators() -> Mapping[str, CollatorFactory]:  # type: igno
 def seqdata_register_readers() -> Mapping[str, Reader]:  # type: ignore[empty-body]
     """Return input formats of ``seqdata write``.
 
-    Called: once per process, when a format is first looked up by name or by a file's ending.
-    Return: reader name -> reader. A name with a leading dot (``".csv"``) is a file ending. Clashes:
-    a name offered twice is a PluginError that names both modules; nothing wins silently.
+    Called: once per process, when a format is first looked up by name or by a file's suffix.
+    Return: reader name -> reader. A name with a leading dot (``".csv"``) is a suffix. Clashes: a
+    name offered twice is a PluginError that names both modules; nothing wins silently.
     """
 
 

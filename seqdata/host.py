@@ -61,8 +61,8 @@ class PluginInfo:
             ``SEQDATA_PLUGINS``) or ``broken``.
         cause: Error of a broken plugin.
         api: Level of the hooks that it needs (``SEQDATA_API``).
-        offers: Kind (``backend``, ``policy``, ``collator``, ``reader``) -> names, as its text says
-            them; empty for an object passed in code.
+        offers: Kind (``backend``, ``policy``, ``collator``, ``reader``) -> names that its source
+            code lists; empty for an object passed in code.
     """
 
     name: str
@@ -253,7 +253,7 @@ class PluginHost:
             return self._select_offer(kind, name)
 
     def names(self, kind: str) -> list[str]:
-        """Return the known names of a kind, sorted, without importing plugins."""
+        """Return the names of a kind that the core and all imported plugins offer, sorted."""
         with self._lock:
             core_table = self._core_table(kind)
             tables = [
@@ -411,12 +411,12 @@ def core_version() -> str:
 
 
 def _set_level(source: PluginSource, text: str) -> None:
-    """Record the level of the hooks that a plugin needs; one that is not there is a fault."""
+    """Record the level of the hooks that a plugin needs; a level above ours is a fault."""
     source.level = int(text) if text.isdecimal() else 0
     if source.level < 1:
         source.fault = PluginError(
-            f"the entry point of `{API_GROUP}` must be named by a level, from 1 on, but is "
-            f"{text!r}. Correct its metadata"
+            f"the name of its entry point in group `{API_GROUP}` must be a level of the hooks, an "
+            f"integer of at least 1, but is {text!r}. Correct its metadata"
         )
     elif source.level > SEQDATA_API:
         source.fault = PluginError(

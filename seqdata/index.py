@@ -1,4 +1,4 @@
-"""The lengths of all sequences: the only data that planning uses.
+"""The lengths of all sequences and, for weights, values per sequence: the data for planning.
 
 An index holds one length array per axis, usually memory-mapped, and reads it in chunks, so that
 10^8 sequences cost no Python object and no copy.
@@ -38,7 +38,7 @@ class _HasLengths(Protocol):
 
 
 class Copies(NamedTuple):
-    """Positions that stand for one sequence.
+    """Relation of each position to the other positions of the same sequence.
 
     Attributes:
         numbers: int64 (n,), number of earlier positions of the same sequence.
@@ -92,8 +92,8 @@ class SequenceIndex:
             only lengths are known.
 
     Raises:
-        ConfigError: If an array is not one-dimensional, has a dtype other than integers, or has a
-            negative length, or if the axes differ in their number of sequences.
+        ConfigError: If there is no axis, or the axes differ in their number of sequences. Values
+            of the arrays are not checked; ``from_lengths`` checks them.
 
     Examples:
         >>> from seqdata import SequenceIndex
@@ -192,7 +192,7 @@ class SequenceIndex:
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """Planned lengths of the default axis (``time``, or the only one), integers (n,)."""
+        """Planned lengths of the axis ``time``, or else of the first axis, integers (n,)."""
         axis = DEFAULT_AXIS if DEFAULT_AXIS in self.lengths_of else next(iter(self.lengths_of))
         return self.run(axis, 0, len(self)) if self.maps.get(axis) else self.lengths_of[axis]
 
@@ -336,7 +336,7 @@ class SequenceIndex:
         return self.remember("copies", lambda: has_repeats(bases, len(self)))
 
     def find_copies(self, numbers: NDArray[np.int64]) -> Copies:
-        """Return, for given sequences, the positions that refer to the same sequence of the data.
+        """Return, for each position, how many earlier ones have the same sequence, and the first.
 
         Args:
             numbers: int64 (n,), indices of sequences.
@@ -403,7 +403,11 @@ def _as_int64(numbers: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def validate_lengths(lengths: ArrayLike) -> NDArray[Any]:
-    """Return ``lengths`` as a one-dimensional array of non-negative integers."""
+    """Return ``lengths`` as a one-dimensional array of non-negative integers.
+
+    Raises:
+        ConfigError: If they are not one-dimensional, non-negative integers.
+    """
     array = np.asarray(lengths)
     if array.size == 0 and array.ndim == 1:
         return array.astype(np.uint32)

@@ -38,7 +38,8 @@ class Axis:
         offset: Time of the first sample in seconds, equal in all sequences; may be negative.
 
     Raises:
-        ConfigError: If the rate is not a number above 0, or the offset not a number.
+        ConfigError: If the rate is not a number above 0 or the offset not a number, or one of them
+            is too large. A rate must be a fraction of two integers below 2^31.
 
     Examples:
         >>> Axis(rate=500, offset=0.12)
@@ -54,6 +55,8 @@ class Axis:
         rate, offset = to_fraction(self.rate), to_fraction(self.offset)
         if rate is None or rate <= 0 or max(rate.numerator, rate.denominator) >= _MOST:
             needed = f"a number above 0 and below {_MOST}, in samples per second"
+            if rate is not None and 0 < rate < _MOST:
+                needed = f"a fraction of two integers below {_MOST}, in samples per second"
             raise ConfigError(must_be("axis: `rate`", needed, repr(self.rate), _RATE_EXAMPLE))
         if offset is None or abs(offset) >= _MOST:
             needed = f"a number of seconds, between -{_MOST} and {_MOST}"
@@ -152,7 +155,7 @@ class Link(NamedTuple):
                 f"{ratio.numerator}/{ratio.denominator}. Pass rates as simpler fractions"
             )
         delay = (source.offset - target.offset) * target.rate + Fraction(1, 2)
-        # n * up is an integer, so that what `shift` is rounded down by changes no quotient
+        # n * up is an integer, so that rounding `shift` down does not change any quotient
         shift = delay.numerator * ratio.denominator // delay.denominator
         return cls(ratio.numerator, ratio.denominator, shift)
 

@@ -47,7 +47,7 @@ class Timestamp:
         return f"timestamp[{self.unit}{zone}]"
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
+        """Return the type as plain data, for JSON."""
         zone = {} if self.timezone is None else {"timezone": self.timezone}
         return {"type": "timestamp", "unit": self.unit, **zone}
 
@@ -76,7 +76,7 @@ class Duration:
         return f"duration[{self.unit}]"
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
+        """Return the type as plain data, for JSON."""
         return {"type": "duration", "unit": self.unit}
 
 
@@ -133,7 +133,7 @@ class Categories:
         return hashlib.sha256(json.dumps(self.values).encode()).hexdigest()[:16]
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
+        """Return the type as plain data, for JSON."""
         return {"type": "categories", "values": list(self.values)}
 
 

@@ -164,7 +164,8 @@ class Plan:
             The axes.
 
         Raises:
-            ConfigError: If matplotlib is not installed, or the plan has no lanes or parts to draw.
+            ConfigError: If matplotlib is not installed, an argument is invalid, or the plan has no
+                lanes or parts to draw.
 
         Examples:
             >>> plan = Plan([[0, 0, 3], [1, 0, 2], [2, 0, 5]], offsets=[0, 2, 3])
@@ -184,7 +185,7 @@ class Plan:
         return self._table.batch(index)
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the numbers of scored timesteps and non-idle rows of batches ``first:stop``."""
+        """Return the number of scored timesteps and of non-empty rows in batches ``first:stop``."""
         return self._table.totals(first, stop, self.overlap)
 
     def prepare(self, index: int) -> int:
@@ -278,7 +279,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the inputs of the plan (32 hex digits); equal plans have equal digests."""
+        """Digest of the inputs of the plan, or of its arrays if it has none (32 hex digits)."""
         if self._origin is not None:
             return self._origin.fingerprint()
         arrays = self.as_arrays()

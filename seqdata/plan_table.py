@@ -84,7 +84,7 @@ class BatchTable(ABC):
 
     @abstractmethod
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return the number of scored timesteps and of non-empty rows in batches ``first:stop``."""
 
     @abstractmethod
     def tables(self) -> Iterator[ArrayTable]:
@@ -170,23 +170,37 @@ class ArrayTable(BatchTable):
         Raises:
             PlanError: If the arrays do not fit together.
         """
-        span_table = np.ascontiguousarray(spans, dtype=np.int64).reshape(-1, 3)
+        span_table = np.ascontiguousarray(spans, dtype=np.int64)
+        if span_table.size % 3 or (span_table.size and span_table.shape[-1] % 3):
+            raise PlanError(
+                "plan: `spans` must have shape (n, 3): sequence, start, stop, but have shape "
+                f"{span_table.shape}. Pass three integers for each span."
+            )
+        span_table = span_table.reshape(-1, 3)
         row_offsets = None if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
         if offsets is None:
             raise PlanError(
-                "plan: `offsets` must be the first row of each batch, but is None. Pass it."
+                "plan: `offsets` must be the first row of each batch, but is None. Pass them, "
+                "followed by the number of rows."
             )
         batch_offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         count = len(span_table) if row_offsets is None else len(row_offsets) - 1
         _check_offsets("offsets", batch_offsets, count)
         if row_offsets is not None:
             _check_offsets("rows", row_offsets, len(span_table))
-        if (span_table[:, 1] > span_table[:, 2]).any() or (span_table < 0).any():
+        wrong = np.flatnonzero((span_table[:, 1] > span_table[:, 2]) | (span_table < 0).any(axis=1))
+        if len(wrong):
             raise PlanError(
-                "plan: every span must have 0 <= start <= stop and a sequence of at least 0."
+                "plan: every span must have 0 <= start <= stop and a sequence of at least 0, but "
+                f"span {int(wrong[0])} is {span_table[wrong[0]].tolist()}."
             )
-        if lanes and (np.diff(batch_offsets) != lanes).any():
-            raise PlanError(f"plan: every batch must have exactly {lanes} rows, one per lane.")
+        counts = np.diff(batch_offsets)
+        if lanes and (counts != lanes).any():
+            number = int(np.flatnonzero(counts != lanes)[0])
+            raise PlanError(
+                f"plan: every batch must have exactly {lanes} rows, one per lane, but batch "
+                f"{number} has {int(counts[number])}."
+            )
         empty = np.flatnonzero(np.diff(batch_offsets) == 0)
         if len(empty):
             raise PlanError(
@@ -213,7 +227,7 @@ class ArrayTable(BatchTable):
         return offset_list
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return the number of scored timesteps and of non-empty rows in batches ``first:stop``."""
         if overlap not in self._cumulative_totals:
             self._cumulative_totals[overlap] = self._compute_cumulative_totals(overlap)
         timesteps, rows = self._cumulative_totals[overlap]
@@ -393,6 +407,12 @@ def offsets_from_sizes(sizes: NDArray[Any]) -> NDArray[np.int64]:
 
 def _check_offsets(name: str, offsets: NDArray[np.int64], count: int) -> None:
     if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or offsets[-1] != count:
-        raise PlanError(f"plan: `{name}` must begin with 0 and end with {count}.")
-    if (np.diff(offsets) < 0).any():
-        raise PlanError(f"plan: `{name}` must be non-decreasing.")
+        found = f"{offsets[[0, -1]].tolist()}" if offsets.ndim == 1 and len(offsets) else ""
+        found = f"its ends are {found}" if found else f"it has shape {offsets.shape}"
+        raise PlanError(f"plan: `{name}` must begin with 0 and end with {count}, but {found}.")
+    falls = np.flatnonzero(np.diff(offsets) < 0)
+    if len(falls):
+        pair = offsets[falls[0] : falls[0] + 2].tolist()
+        raise PlanError(
+            f"plan: `{name}` must be non-decreasing, but has {pair[0]} before {pair[1]}."
+        )

@@ -90,7 +90,7 @@ class PluginSource:
 
     Args:
         name: Name of its entry point.
-        load: Returns the module or object with the hooks.
+        load: Function that returns the module or object with the hooks.
         distribution: The installed package that contains it; empty for an object passed in code.
         version: Version of the distribution.
         module: Name of its module.
@@ -99,7 +99,7 @@ class PluginSource:
         level: Level of the hooks that it needs: ``seqdata.hookspecs.SEQDATA_API``.
         level_name: The level in its metadata; None: no level, which means level 1.
         plugin: The module or object once it is registered, else None.
-        fault: Error for which it cannot be used; None: it can.
+        fault: Error because of which the plugin cannot be used; None: no error so far.
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class PluginSource:
         return self.name in (base_name, re.split(r"[-.]", base_name, maxsplit=1)[0])
 
     def fault_for_kind(self, kind: str) -> Exception | None:
-        """Return the error for which this plugin cannot offer a kind; None without one."""
+        """Return the error because of which this plugin cannot offer a kind; None without one."""
         return self.fault or self._faults.get(kind)
 
     def fault_for_name(self, kind: str, name: str) -> Exception | None:
-        """Return the error for which it cannot offer ``name``, if the name seems to be its own."""
+        """Return the error because of which a name of this plugin is not offered; else None."""
         fault = self.fault_for_kind(kind)
         return fault if self.owns(name) or name in self._claimed_names.get(kind, ()) else None
 
@@ -296,7 +296,8 @@ def find_offers(module: str) -> dict[str, list[str]]:
         module: Path of the module with the hooks.
 
     Returns:
-        Kind -> names; without names where they are not written out. Empty if there is no text.
+        Kind -> names; an empty list if a hook does not return a dict display with constant keys.
+            An empty dict if the source cannot be read.
     """
     hooks = {hook: kind for kind, hook in HOOK_BY_KIND.items()}
     try:
@@ -346,7 +347,9 @@ def _check_offer(kind: str, name: object, factory: object, reserved: set[str]) -
         raise PluginError(f"offers {kind} {name!r}, a name of seqdata's own; rename it")
     is_format = kind == "backend" and hasattr(factory, "index") and hasattr(factory, "suffixes")
     if not callable(factory) and not is_format:
-        raise PluginError(f"offers {kind} {name!r} as {factory!r}, which is not callable.")
+        raise PluginError(
+            f"offers {kind} {name!r} as {factory!r}, which is not callable. Offer a function"
+        )
 
 
 def _format_validation_error(error: pluggy.PluginValidationError) -> str:

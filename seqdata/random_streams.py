@@ -25,7 +25,7 @@ class RandomStreams:
         device: Device on which tensors are drawn.
 
     Raises:
-        ConfigError: If ``seed`` or ``epoch`` is out of range.
+        ConfigError: If ``seed`` is out of range; its methods also raise it for ``epoch``.
 
     Examples:
         >>> streams = RandomStreams(seed=1)

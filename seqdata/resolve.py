@@ -72,7 +72,7 @@ def resolve_store(  # noqa: PLR0913
         missing: The rule for missing values of a table with ``group``.
         axes: Field -> axis, for data in memory; field or axis -> ``Axis``, for any data.
         rates: Field or axis -> sampling rate.
-        as_items: Whether data with ``lengths``, also a list, has items of a ``collate_fn``.
+        as_items: Whether data with ``lengths``, also a list, has items for a ``collate_fn``.
         remote: Access to a URL, of a table with ``group``.
         host: The plugin host that finds a backend.
 
@@ -119,8 +119,8 @@ def refuse_axes_of_locations(axes: Axes | None) -> None:
     """
     if axes is not None:
         raise ConfigError(
-            "open_store: `axes` is for data in memory, but the data is a path. The axes of stored "
-            "data are known: leave it out, or pass it to `write_store`"
+            "`axes` is for data in memory, but the data is a path, URL or store, whose axes are "
+            "known. Leave it out, or pass it to `write_store`"
         )
 
 
@@ -507,7 +507,7 @@ def is_map_style(data: Any) -> bool:
 
 
 def takes_lengths(data: Any, *, as_items: bool) -> bool:
-    """Return whether a function of an item that returns its length is meant for data.
+    """Return whether lengths may be given by a function of an item.
 
     Args:
         data: A Dataset, or, with ``as_items``, a list of items for a ``collate_fn``.
@@ -523,7 +523,7 @@ def find_missing_members(obj: object, members: Iterable[str]) -> list[str]:
 
 
 def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
-    """Open a location, or several as one store."""
+    """Return the store of a location, or of a list of locations and stores."""
     if is_location(data):
         return open_location(data, **options)
     stores: list[Store] = []
@@ -540,11 +540,11 @@ def open_locations(data: Any, options: Mapping[str, Any]) -> SequenceStore:
             remote = select_remote(options.get("remote"), item, filter(is_location, data))
             stores.append(open_location(item, **{**options, "remote": remote}))
         except ConfigError as error:
-            raise ConfigError(
-                f"data: item {number} of the list: {str(error).rstrip('.')}. A list of strings is "
-                "a list of paths; encode text that is data, e.g. "
-                "np.frombuffer(text.encode(), np.uint8)"
-            ) from error
+            text = f"data: item {number} of the list: {error}"
+            if isinstance(item, str) and not os.path.exists(item):  # it may be data, not a path
+                text = f"{text.rstrip('.')}. A list of strings is a list of paths; encode text "
+                text += "that is data, e.g. np.frombuffer(text.encode(), np.uint8)"
+            raise ConfigError(text) from error
     return concat_stores(stores)
 
 

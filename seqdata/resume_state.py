@@ -84,8 +84,8 @@ class ResumeState:
         transform: Name of the transform and a digest of its code; None: not in the state.
         weights: Digest of the weights that the run has set; None if it has set none.
         parts: Digests and positions of the parts of a mixture, as a string; None without one.
-        balance_ranks: Number of ranks that the steps of the epoch are balanced for, those with
-            which it began or the batches of an update; None in states of plan version 1.
+        balance_ranks: Number of ranks for which the steps of the epoch are balanced: the ranks with
+            which the epoch began, or the batches of an update. None in states of plan version 1.
         plan_version: Version of the rules by which plans are made; None: 1.
     """
 
@@ -134,9 +134,14 @@ class ResumeState:
         """Return a saved state.
 
         Raises:
-            ResumeError: If the state is of another version, or damaged.
+            ResumeError: If the state is not a dict, is of another version, or is damaged.
         """
-        version = state.get("version") if isinstance(state, Mapping) else repr(state)
+        if not isinstance(state, Mapping):
+            raise ResumeError(
+                f"{cls._WHERE}: the state must be a dict, as `state_dict()` returns it, but is a "
+                f"{type(state).__name__}."
+            )
+        version = state.get("version")
         if type(version) is not int or version != STATE_VERSION:
             raise ResumeError(
                 f"{cls._WHERE}: the state must have version {STATE_VERSION}, but has "

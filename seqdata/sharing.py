@@ -22,7 +22,8 @@ from seqdata.plan_table import ArrayTable, PlanBatch
 class World:
     """Rank of a process and number of ranks, in data-parallel training.
 
-    The processes of a ring have the same rank; each receives a time part of the same rows.
+    With several time parts (context parallelism), processes that share rows have the same rank, and
+    each of them receives another time part of these rows.
 
     Args:
         rank: Index of this rank along the data-parallel dimension, from 0.
@@ -31,8 +32,8 @@ class World:
         time_parts: Number of time parts; 1: rows are whole.
 
     Raises:
-        ConfigError: If a value is not an integer, ``rank`` is not in ``[0, size)``, or
-            ``time_part`` is not in ``[0, time_parts)``.
+        ConfigError: If a value is not an integer, ``size`` or ``time_parts`` is less than 1,
+            ``rank`` is not in ``[0, size)``, or ``time_part`` is not in ``[0, time_parts)``.
 
     Examples:
         >>> World(1, 4)
@@ -147,10 +148,10 @@ class RankSteps(NamedTuple):
             first batch.
         table: A batch for each step.
         extended: The rows extended along a stream; None if spans are extended one by one.
-        weights: float32 (r,), weights of the rows of all steps; 0 for a dummy or an idle row.
+        weights: float32 (r,), weights of the rows of all steps; 0 for a padding or an idle row.
         lengths: int64 (r,), number of timesteps of each row.
         lanes: int64 (l,), lane of each row of every step; None without lanes.
-        uncut_rows: The steps with whole rows, if these have a time part of each row.
+        uncut_rows: The steps with whole rows; None if these rows are whole.
         skipped: int64 (r,), number of timesteps of each row before its time part; None: whole rows.
     """
 
@@ -165,7 +166,7 @@ class RankSteps(NamedTuple):
 
     @classmethod
     def from_step(cls, step: Step) -> RankSteps:
-        """Return a single step as several."""
+        """Return the work of one step."""
         offsets = np.array([0, len(step.weights)])
         extended = None if step.extended is None else ArrayTable(*step.extended, offsets)
         table = ArrayTable(step.spans, step.rows, offsets)
@@ -203,7 +204,7 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
 
     Args:
         plan: Plan of one epoch, for any world.
-        world: Rank and number of ranks; for a ring, also the time part of each row.
+        world: Rank and number of ranks, and the time part of each row.
         first: Number of batches of the plan that all ranks together have trained in this epoch.
         tail: Treatment of ranks without a batch in the last step. ``fill``: row 0 of the first
             batch of the step, with weight 0. ``drop``: skip the last uneven step. ``repeat``: batch
@@ -234,8 +235,8 @@ def share(plan: Plan, world: World, *, first: int = 0, tail: Tail = "fill") -> R
     count = len(plan)
     if not 0 <= first <= count:
         raise PlanError(
-            f"share: `first` must be in [0, {count}], the batches of the plan, but is {first}. The "
-            "state belongs to another dataset, policy or seed."
+            f"share: `first` must be in [0, {count}], the batches of the plan, but is {first}. A "
+            "state with this position belongs to another dataset, policy or seed."
         )
     if tail == "drop" and not plan.lanes and 0 < count < world.size:
         raise PlanError(
@@ -343,7 +344,10 @@ class RankPlan:
         return min(len(self.plan), self._first_batch(step))
 
     def totals(self, first: int, stop: int) -> tuple[int, int]:
-        """Return scored timesteps and rows of weight > 0 of steps ``first:stop`` of all ranks."""
+        """Return the number of scored timesteps, and of rows, of all ranks in steps ``first:stop``.
+
+        Rows of weight 0 are not counted.
+        """
         if self.plan.lanes:  # a step is a batch
             return self.plan.totals(max(0, first), min(self.steps, stop))
         count = len(self.plan)
@@ -370,9 +374,10 @@ class RankPlan:
             IndexError: If the share does not have the step.
         """
         if not self.first_step <= step < self.steps:
+            reason = "is past the end of the epoch" if step >= self.steps else "precedes the share"
             raise IndexError(
-                f"share: `step` must be in [{self.first_step}, {self.steps}), but is {step}. It "
-                "was trained before this share began, or is past the end of the epoch."
+                f"share: `step` must be in [{self.first_step}, {self.steps}), but is {step}, which "
+                f"{reason}."
             )
         return self._whole_steps_from(step, max_rows).cut_time(self.world)
 

@@ -8,7 +8,7 @@ from seqdata.errors import ConfigError
 
 class Loading:
     @check_arguments
-    def __init__(self, data, *, num_workers=0, prefetch=2):
+    def __init__(self, data, batching=None, *, num_workers=0, prefetch=2):
         self.passed = (data, num_workers, prefetch)
 
 
@@ -23,7 +23,8 @@ def test_known_arguments_are_passed_on():
         ("batch_size", "pass the policy that makes batches, such as batching=Bucketed(32)"),
         ("prefetch_factor", "pass prefetch="),
         ("num_worker", "did you mean 'num_workers'?"),
-        ("colour", "it takes data, num_workers, prefetch"),
+        ("colour", "it takes data, batching, num_workers, prefetch"),
+        ("world_size", "it takes data, batching"),  # advice names no argument that is not there
     ],
 )
 def test_an_unknown_argument_is_answered_with_advice(name, advice):
@@ -48,6 +49,13 @@ def test_options_that_are_none_are_left_to_the_backend():
         "verify": "always"
     }
     assert select_options("x", opened, "tar", {"lengths": None}) == {}
+
+
+def test_a_backend_with_any_options_takes_each():
+    def opener(location, **options):
+        return location, options
+
+    assert select_options("x", opener, "tar", {"lengths": [1]}) == {"lengths": [1]}
 
 
 def test_an_option_that_a_backend_does_not_take_is_named_with_its_value():

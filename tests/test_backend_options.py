@@ -53,7 +53,10 @@ def test_options_are_those_of_the_backend(tmp_path, host):
         ("numbers:skip=true,,", r"`backend` must be NAME:option=value"),
         ("numbers:width=2", r"backend 'numbers': has no option 'width'; it has dtype, names, skip"),
         ("plain:width=2", r"backend 'plain': has no option 'width'; it has none\. Leave it out"),
-        ("numbers:dtype={", r"backend 'numbers' must be values as in YAML, but is 'dtype=\{'"),
+        (
+            "numbers:dtype={",
+            r"values of options must be YAML, but is 'dtype=\{'",
+        ),
     ],
 )
 def test_invalid_options(host, name, message):

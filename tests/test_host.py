@@ -424,7 +424,10 @@ class TestLevels:
 
     @pytest.mark.parametrize("level", ["0", "new"])
     def test_what_is_no_level_is_refused(self, level, install):
-        with pytest.raises(PluginError, match=f"named by a level, from 1 on, but is '{level}'"):
+        with pytest.raises(
+            PluginError,
+            match=f"must be a level of the hooks, an integer of at least 1, but is '{level}'",
+        ):
             self.lay(install, level).policy("acme-a")
 
 
@@ -449,4 +452,4 @@ def test_a_module_that_cannot_be_parsed_has_no_offers(text, install):
 def test_offers_of_the_packages_here_are_known():
     rows = {row.name: row.offers for row in PluginHost.discover(environ={}).listing()}
     assert rows["tokens"] == {"backend": ["tokens"]}
-    assert rows["arrays"] == {"backend": ["hdf5", "zarr"]}
+    assert rows["arrays"] == {"backend": ["hdf5", "numpy", "zarr"]}

@@ -35,6 +35,12 @@ def test_a_rate_is_a_number_above_0(wrong):
         Axis(wrong)
 
 
+@pytest.mark.parametrize("wrong", [1e-12, "1/3000000000"])
+def test_a_rate_is_a_fraction_of_integers_that_are_not_too_large(wrong):
+    with pytest.raises(ConfigError, match=r"axis: `rate` must be a fraction of two integers below"):
+        Axis(wrong)
+
+
 @pytest.mark.parametrize("wrong", ["late", None, float("inf"), 2**40])
 def test_an_offset_is_a_number_of_seconds(wrong):
     with pytest.raises(ConfigError, match=r"axis: `offset` must be a number of seconds"):

@@ -44,12 +44,13 @@ def test_a_batch_that_is_not_there_is_refused(number):
     ("arguments", "message"),
     [
         ({}, "`offsets` must be the first row of each batch"),
-        ({"offsets": [0, 3]}, "`offsets` must begin with 0 and end with 4"),
-        ({"offsets": [1, 4]}, "`offsets` must begin with 0 and end with 4"),
-        ({"offsets": [0, 3, 2, 4]}, "`offsets` must be non-decreasing"),
+        ({"offsets": [0, 3]}, r"must begin with 0 and end with 4, but its ends are \[0, 3\]"),
+        ({"offsets": [1, 4]}, r"must begin with 0 and end with 4, but its ends are \[1, 4\]"),
+        ({"offsets": []}, r"must begin with 0 and end with 4, but it has shape \(0,\)"),
+        ({"offsets": [0, 3, 2, 4]}, "`offsets` must be non-decreasing, but has 3 before 2"),
         ({"rows": [0, 3], "offsets": [0, 1]}, "`rows` must begin with 0 and end with 4"),
         ({"rows": [0, 3, 2, 4], "offsets": [0, 3]}, "`rows` must be non-decreasing"),
-        ({"offsets": [0, 1, 4], "lanes": 2}, "every batch must have exactly 2 rows"),
+        ({"offsets": [0, 1, 4], "lanes": 2}, "must have exactly 2 rows, .* but batch 0 has 1"),
         ({"offsets": [0, 4, 4]}, "batch 1 must have at least one row"),
     ],
 )
@@ -58,8 +59,14 @@ def test_arrays_that_do_not_fit_are_refused(arguments, message):
         Plan(SPANS, **arguments)
 
 
+@pytest.mark.parametrize("spans", [[[0, 0]], [[0, 0, 3, 1]], [0, 0, 3, 1], [[0, 0]] * 3])
+def test_spans_of_another_shape_are_refused(spans):
+    with pytest.raises(PlanError, match=r"`spans` must have shape \(n, 3\).*, but have shape"):
+        Plan(spans, offsets=[0, 1])
+
+
 def test_a_span_that_ends_before_it_starts_is_refused():
-    with pytest.raises(PlanError, match="every span must have 0 <= start <= stop"):
+    with pytest.raises(PlanError, match=r"every span must have 0 <= .*, but span 0 is \[0, 3, 2\]"):
         Plan([[0, 3, 2]], offsets=[0, 1])
 
 

@@ -260,6 +260,16 @@ def test_options_that_do_not_go_with_the_data_are_refused(data, options, text):
         open_store(data, **options)
 
 
+def test_only_a_string_that_is_no_path_may_be_text(tmp_path):
+    write_store(tmp_path / "a", ROWS)
+    with pytest.raises(ConfigError, match=r"item 0 of the list: .*A list of strings is a list of"):
+        open_store(["some text"])
+    for data in ([tmp_path / "missing"], [str(tmp_path / "a")]):
+        with pytest.raises(ConfigError, match="item 0 of the list") as caught:
+            open_store(data, verify="bogus")
+        assert "A list of strings" not in str(caught.value)
+
+
 @pytest.mark.parametrize("wrong", ["there", open_store(ROWS), 3])
 def test_concat_wants_a_list(wrong):
     with pytest.raises(

@@ -102,8 +102,12 @@ def test_share_refuses_an_unknown_tail():
 
 
 def test_a_step_before_the_position_is_refused():
-    with pytest.raises(IndexError, match=r"`step` must be in \[2, 5\), but is 0"):
+    with pytest.raises(
+        IndexError, match=r"must be in \[2, 5\), but is 0, which precedes the share"
+    ):
         share(nine(), World(0, 2), first=4)[0]
+    with pytest.raises(IndexError, match="but is 5, which is past the end of the epoch"):
+        share(nine(), World(0, 2), first=4)[5]
 
 
 def test_totals_are_those_of_all_ranks():

@@ -61,7 +61,8 @@ class LSTMForecaster(L.LightningModule):
         super().__init__()
         if not target or horizon < 1:
             raise ConfigError(
-                "forecaster: `target` and `horizon` must be given, but are not. Write "
+                "forecaster: `target` must name at least one field and `horizon` must be at least "
+                f"1, but they are {tuple(target)} and {horizon}. Write "
                 "LSTMForecaster.for_data(data), which takes them from a ForecastDataModule"
             )
         self.save_hyperparameters()

@@ -53,8 +53,9 @@ class LSTMRecognizer(L.LightningModule):
         super().__init__()
         if vocabulary < 1:
             raise ConfigError(
-                "recognizer: `vocabulary` must be the number of ids, but is not given. Write "
-                "LSTMRecognizer.for_data(data), which takes it from a SpeechDataModule"
+                "recognizer: `vocabulary` must be the number of ids, at least 1, but is "
+                f"{vocabulary}. Write LSTMRecognizer.for_data(data), which takes it from a "
+                "SpeechDataModule"
             )
         self.save_hyperparameters()
         self.bos, self.eos, self.x = bos, eos, x

@@ -18,6 +18,7 @@ class StatefulLM(L.LightningModule):
     The state is carried from chunk to chunk, so predictions depend on tokens of earlier chunks.
     Gradients end at the beginning of a chunk. Every scored token enters the loss once, with its
     weight in the whole optimizer update. Training, validation and test have separate states.
+    Batches need the field ``targets``, (r, T) integers, as the ``shift`` of a Loader makes it.
 
     Args:
         tokens: Number of tokens in the vocabulary.

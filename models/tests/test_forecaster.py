@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from seqdata_models import Forecaster
+from seqdata_models import Forecaster, LSTMForecaster
 
 from seqdata import ConfigError, Loader, SequenceBatch, SequenceDataModule, Windows, World
 
@@ -168,3 +168,10 @@ def test_it_goes_on_with_waves_where_shortcuts_fail(teacher_forcing, trainer_of)
     trainer.fit(model, data)
     (found,) = trainer.test(model, data, verbose=False)
     assert found["test_mse"] <= 0.02 * min(mean_error.values()), mean_error
+
+
+def test_a_forecaster_of_fields_needs_a_target_and_a_horizon():
+    with pytest.raises(
+        ConfigError, match=r"but they are \('load',\) and 0\. Write LSTMForecaster\.for"
+    ):
+        LSTMForecaster(["load"])

@@ -407,6 +407,10 @@ def test_lane_states_are_found_in_submodules():
     inner.more = LaneStates()
     with pytest.raises(ConfigError, match=r"Outer must have one LaneStates, .* but has 2"):
         Wavefront(Outer(inner), Mesh(1))
+    outer = Outer(inner)
+    del outer.parallel_nll
+    with pytest.raises(ConfigError, match=r"but lacks `parallel_nll`. Name its parts"):
+        Wavefront(outer, Mesh(1))
 
 
 def test_a_sequential_is_its_parts_and_parts_that_differ_by_split_are_refused():

@@ -1,6 +1,6 @@
-"""The ``seqdata`` command: a group of commands, one file each, and the commands of packages.
+"""The ``seqdata`` command: a group of commands, one file each, and commands of installed packages.
 
-Those of packages are listed from metadata, and imported when they are called.
+Commands of packages are listed from metadata, and imported when they are called.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PluginCommands(click.Group):
     """Group of commands that installed packages extend, without replacing its own commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands: those on data, then those on training."""
+        """Return the names of all commands: on data, of packages, then on training."""
         del ctx
         own = [command.name for command in _DATA if command.name]
         training = [command.name for command in _TRAINING if command.name]
@@ -50,7 +50,7 @@ class PluginCommands(click.Group):
                 formatter.write_dl(list(iter_summaries(self, ctx, names)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; a command of a package is not imported yet."""
+        """Return a command, without importing that of a package; None if there is none."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
@@ -62,19 +62,20 @@ class _Unloaded(click.Command):
     """Command of a package that is imported when it is called.
 
     Args:
-        claims: The packages that add a command of this name; several are an error.
+        claims: Commands of this name that packages add; calling one of several is an error.
     """
 
     def __init__(self, claims: Sequence[CommandClaim]) -> None:
         self._several = " and ".join(claim.label for claim in claims)
-        super().__init__(claims[0].name, short_help=f"(of {self._several})")
+        super().__init__(claims[0].name, short_help=f"(from {self._several})")
         self._claims = claims
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
         """Return the context of the imported command.
 
         Raises:
-            ClickException: If several packages add the command, or it cannot be imported.
+            ClickException: If several packages add the command, or it cannot be imported or is
+                not a click command.
         """
         try:
             return self._load().make_context(info_name, args, *more, **extra)

@@ -61,12 +61,24 @@ _GROUPS = {
 )
 @click.option("--lanes", type=int, help="Lanes of all GPUs together.")
 @click.option("--chunk", type=int, help="Timesteps of a lane in one step.")
-@click.option("--batch-size", type=int, help="Rows of whole sequences.")
-@click.option("--max-length", type=int, help="Timesteps of a row [default: the longest of CONFIG].")
+@click.option("--batch-size", type=int, help="Rows of a batch of whole sequences.")
+@click.option(
+    "--max-length",
+    type=int,
+    help="Timesteps of a row with --batch-size [default: the longest sequence of CONFIG, a store].",
+)
 @click.option("--chunks", type=int, help="Batches of an update [default: 8].")
-@click.option("--devices", type=int, help="Number of GPUs [default: those of this machine].")
-@click.option("--measure", is_flag=True, default=None, help="Run a few timesteps, too.")
-@click.option("--leaks", is_flag=True, help="Only look for sequences in two parts of the data.")
+@click.option(
+    "--devices", type=int, help="Number of GPUs [default: those of this machine, but at least 2]."
+)
+@click.option(
+    "--measure", is_flag=True, default=None, help="Measure the time of a few timesteps, too."
+)
+@click.option(
+    "--leaks",
+    is_flag=True,
+    help="Only look for leaks between parts of the data, such as a sequence in two of them.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Also list passed checks.")
 @backend_option
 @json_option
@@ -80,11 +92,12 @@ def doctor(
     model: str | None,
     **options: Any,
 ) -> None:
-    """Check the machine and the installed packages; with CONFIG data and a run as well.
+    """Check the machine and the installed packages; with CONFIG, also data and a run.
 
-    CONFIG is the seqdata-run.yaml of a run, its folder, or a store. No plugin is imported but the
-    one that opens the data, and nothing that a run file names; --model is imported. The exit status
-    is 1 if something is bad.
+    CONFIG is the seqdata-run.yaml of a run, its folder, or a store; with --leaks also a YAML file
+    with train and val. No plugin is imported but the one that opens the data. Code that a run file
+    names is imported only with --leaks, and only to open its data; --model is imported. The exit
+    status is 1 if something is bad.
     """
     if model is not None:
         _advise(model, config, backend, as_json=as_json, options=options)

@@ -43,7 +43,9 @@ from seqdata.storage.remote.urls import redact_secrets
     "--workers",
     type=click.IntRange(min=0),
     default=None,
-    help=("Worker processes; 0: threads of this process [default: one per processor, at most 8]."),
+    help=(
+        "Worker processes; 0 or 1: threads of this process [default: one per processor, at most 8]."
+    ),
 )
 @json_option
 @report_errors
@@ -56,7 +58,7 @@ def index(
 ) -> None:
     """Build the indexes of the files at LOCATION: a file, a folder, or braces in quotes.
 
-    For tar shards and other formats of files. Every file is read once. The index is written next to
+    For tar shards and other indexed formats. Every file is read once. The index is written next to
     the files, in the folder seqdata-index, or in the user's cache if that folder cannot be written.
     Files that have an index are skipped; the index of files that are gone from a folder is removed.
     """

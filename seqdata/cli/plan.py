@@ -73,7 +73,7 @@ _EXAMPLE = "0:256,2:1024,5:none"
 def parse_rules(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> tuple[tuple[int, int | None], ...] | None:
-    """Parse pairs such as ``0:256,2:1024,5:none``; none: no limit."""
+    """Parse pairs of epoch and limit, such as ``0:256,2:1024,5:none``; ``none`` is no limit."""
     if text is None:
         return None
     pairs = [pair.partition(":") for pair in text.split(",")]
@@ -97,7 +97,7 @@ def take_curriculum_options(options: dict[str, Any], *, has_mix: bool) -> dict[s
     """Remove the options of a curriculum from all options, and return them by its argument names.
 
     Raises:
-        ConfigError: If an option is given without ``--curriculum``.
+        ConfigError: If ``--segment`` is given without ``--curriculum``.
     """
     of_epoch = ("batches",) if "curriculum" in options and not has_mix else ()
     names = (*CURRICULUM_OPTIONS, *of_epoch)
@@ -218,7 +218,9 @@ _GROUPS = {
 )
 @click.option("--by", metavar="UNIT", help="Unit of the shares: batches, timesteps or sequences.")
 @click.option("--batches", type=int, help="Batches of an epoch; also with --curriculum.")
-@click.option("--temperature", type=float, help="Weights are multiplied by n^(1/T).")
+@click.option(
+    "--temperature", type=float, help="Multiply the weight of a store of n sequences by n^(1/T)."
+)
 @click.option(
     "--zip",
     "sizes",
@@ -245,7 +247,8 @@ _GROUPS = {
 @click.option(
     "--balance-ranks",
     type=int,
-    help="Consecutive batches of similar lengths [default: the GPUs of --world]; 1: none.",
+    help="Consecutive batches of similar lengths [default: --batches-per-update, or else the GPUs "
+    "of --world]; 1: none.",
 )
 @click.option(
     "--batches-per-update",
@@ -272,8 +275,8 @@ _GROUPS = {
     "--ledger",
     "target",
     type=click.Path(dir_okay=False, allow_dash=True),
-    help="Write JSON lines with the id of each sequence that is dropped, split, truncated or "
-    "repeated; - is stdout.",
+    help="Write JSON lines with the id of each sequence that is dropped, split, truncated, left "
+    "out of the last step or repeated there; - is stdout.",
 )
 @click.option(
     "--plot",
@@ -395,9 +398,11 @@ def _open_data(
         return limit_lengths(mix, of_curriculum), open_parts(mix, stores, backend)
     if of_mix:
         flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in of_mix)
+        with_ = "`--mix` or `--curriculum`" if list(of_mix) == ["batches"] else "`--mix`"
         raise ConfigError(
-            f"plan: {flags} can only be used with `--mix`, but there is none. Pass a weight for "
-            f"each store, e.g. --mix {','.join(['1'] * max(2, len(stores)))}, or leave it out."
+            f"plan: {flags} can only be used with {with_}, but there is none. Pass a weight for "
+            f"each store, e.g. --mix {','.join(['1'] * len(stores))}, or leave "
+            f"{'it' if len(of_mix) == 1 else 'them'} out."
         )
     rule = limit_lengths(resolve_policy(label, options), of_curriculum)
     store = open_store(join_locations(stores), backend=backend)
@@ -511,7 +516,7 @@ def _iter_lines(
 def _compare_with_random(
     rule: Policy, epoch_plan: Plan, batches: BatchMeasures, seed: int
 ) -> float | None:
-    """Return the padding of the same rows in random batches; None if they are random or zipped."""
+    """Return the padding of the same rows in random batches; None if there is no such figure."""
     if isinstance(rule, Zip | Fixed | Windows):
         return None
     return compute_random_padding(epoch_plan, batches, seed)

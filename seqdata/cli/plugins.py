@@ -58,9 +58,14 @@ def plugins(ctx: click.Context, as_json: bool, check: bool) -> None:
     With --check the exit status is 1 if a plugin is broken.
     """
     if ctx.invoked_subcommand is not None:
-        if as_json or check:
+        if check:
             raise click.UsageError(
-                f"options must come after {ctx.invoked_subcommand!r}, not before it"
+                f"--check cannot be combined with a command, but {ctx.invoked_subcommand!r} is "
+                "given"
+            )
+        if as_json:
+            raise click.UsageError(
+                f"--json must come after {ctx.invoked_subcommand!r}, but comes before it"
             )
         return
     host = default_host()

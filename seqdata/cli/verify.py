@@ -46,7 +46,7 @@ from seqdata.storage.integrity.audit import (
 from seqdata.storage.local_files import is_remote, local_path
 from seqdata.storage.remote.urls import redact_secrets, redact_url
 
-_MAX_SHOWN = 20  # most findings of one file; --json has more
+_MAX_SHOWN = 20  # most findings of one file; --json has up to MAX_FINDINGS
 
 
 @click.command(
@@ -81,10 +81,10 @@ def verify(
 ) -> None:
     """Compare every file of STORE with its digest and every sequence with its checksums.
 
-    Every damaged sequence is named. Files of other programs have no checksums: they are read
-    completely, and reported as unverified. The exit status is 1 if something is damaged. Several
-    stores are verified one after the other. Only what is damaged is listed; --json lists every
-    file.
+    Damaged sequences are named: at most 20 of a file, with --json 1,000. Files of other programs
+    have no checksums: they are read completely, and reported as unverified. The exit status is 1 if
+    something is damaged. Several stores are verified one after the other. Only damaged and
+    unverified files are listed; --json lists every file.
     """
     if shard is not None and len(stores) > 1:
         raise ConfigError(
@@ -176,7 +176,10 @@ def _ignore_progress(_: int) -> None:
 
 
 def _iter_lines(reports_of: Mapping[str, Sequence[AuditReport]]) -> Iterator[str | Text]:
-    """Yield one line for each store, after its files that are damaged, or alone unverified."""
+    """Yield a line for each store, after lines for its damaged files and for unverified ones.
+
+    If no file of the store has checksums, unverified files have no lines of their own.
+    """
     for store, reports in reports_of.items():
         name = redact_secrets(store)
         damages = sum(report.damages for report in reports)
@@ -212,7 +215,8 @@ def _iter_damage_lines(report: AuditReport) -> Iterator[str | Text]:
     for finding in report.findings[:_MAX_SHOWN]:
         yield f"  {finding.text}"
     if len(report.findings) > _MAX_SHOWN:
-        yield f"  and {report.damages - _MAX_SHOWN:,} more; --json lists them"
+        more = "lists them" if report.damages == len(report.findings) else "lists some of them"
+        yield f"  and {report.damages - _MAX_SHOWN:,} more; --json {more}"
 
 
 def _list_unverified(reports: Sequence[AuditReport]) -> Iterator[str]:

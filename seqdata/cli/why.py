@@ -160,11 +160,11 @@ def _list_findings(report: StepReport, table: StepLosses, run: Sequence[Path]) -
     first_non_finite = table.find_first_non_finite()
     if first_non_finite is not None and first_non_finite < report.step:
         findings.append(
-            f"The loss is not finite from step {first_non_finite} on, where it began: seqdata why "
-            f"{_join(run)} --step {first_non_finite}"
+            f"The loss was already not finite at step {first_non_finite}. Look at that step first: "
+            f"seqdata why {_join(run)} --step {first_non_finite}"
         )
     elif not report.stands_out and len(table) > MIN_COMPARED:
-        findings.append("The step does not stand out: others around it are as high.")
+        findings.append("The step does not stand out from those around it.")
     elif report.level_distance >= OUTLYING and not report.is_shared:
         findings.append(
             f"Most sequences of the step are high (median {_format(report.level)}): the updates "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -141,22 +141,26 @@ def _single_source(context: click.Context, _: click.Parameter, sources: tuple[st
 def _parse_missing(
     context: click.Context, _: click.Parameter, text: str | None
 ) -> str | float | None:
-    """Return a rule for missing values; a number as one."""
+    """Return a rule for missing values: a name, or the number that replaces them."""
     if text in (None, "nan", "drop", "error"):
         return text
     try:
         return float(text) if "." in text or "e" in text.lower() else int(text)
     except ValueError:
         raise click.BadArgumentUsage(
-            f"--missing {text!r} must be nan, drop, error or a number", context
+            f"--missing must be nan, drop, error or a number, but is {text!r}", context
         ) from None
 
 
-def _parse_character(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
+def _parse_character(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> str | None:
     """Return an option that is one character."""
     character = "\t" if text == "\\t" else text
     if character is not None and len(character) != 1:
-        raise click.BadArgumentUsage(f"{text!r} must be one character, such as ';'", context)
+        raise click.BadArgumentUsage(
+            f"{option.opts[0]} must be one character, such as ';', but is {text!r}", context
+        )
     return character
 
 
@@ -198,7 +202,7 @@ def _parse_character(context: click.Context, _: click.Parameter, text: str | Non
     show_default=True,
     help="arrow, or webdataset: tar shards.",
 )
-@click.option("--field", help="Name of the field, where a file is an array [default: x].")
+@click.option("--field", help="Name of the field of files that hold one array [default: x].")
 @click.option("--group", metavar="COLUMN", help="Column; rows of equal value are one sequence.")
 @click.option(
     "--order",
@@ -250,7 +254,11 @@ def _parse_character(context: click.Context, _: click.Parameter, text: str | Non
     help="Axis that a field runs along; none: a vector per sequence. May be repeated.",
 )
 @click.option(
-    "--shard-bytes", type=click.IntRange(min=1), default=SHARD_BYTES, help="Size of a shard."
+    "--shard-bytes",
+    type=click.IntRange(min=1),
+    default=SHARD_BYTES,
+    show_default=True,
+    help="Size of a shard, in bytes.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing store.")
 @click.option(
@@ -302,16 +310,21 @@ def write(
         options, per_sequence=tuple(single), delimiter=delimiter, decimal=decimal,
         thousands=thousands, comment=comment,
     )  # fmt: skip
-    as_store = input_format in ("auto", STORE) and options == ReadOptions()
-    if backend is not None and not as_store:
+    reader_options = _list_reader_options(options)
+    as_store = input_format in ("auto", STORE) and not reader_options
+    if not as_store and (backend is not None or input_format == STORE):
+        store_option = "--format store" if backend is None else "--backend"
+        others = reader_options or [f"--format {input_format}"]
         raise ConfigError(
-            f"{name}: `--backend` opens a store, which has fields and ids. Leave "
-            "`--format`, `--field`, `--group`, `--order`, `--missing` and `--id` out."
+            f"{name}: `{store_option}` opens a store, which has fields and ids, and cannot be "
+            f"combined with {_join_options(others)}. Leave one of them out."
         )
     files = None if backend else list_table_files(source, default_host())
     existing = open_source(source, backend, skip=out) if as_store and files is None else None
     if existing is None and input_format == STORE:
-        raise ConfigError(f"{name}: not a store. Leave `--format store` out.")
+        raise ConfigError(
+            f"{name}: must be a store with `--format store`, but is not. Leave the option out."
+        )
     write_to = partial(
         write_store, out, format=format, axes=field_axes, shard_bytes=shard_bytes,
         key="" if key == "" else ID_FIELD, overwrite=overwrite, resume=resume, shuffle=shuffle,
@@ -325,6 +338,19 @@ def write(
         report_kept(out)
         raise
     print_lines(_iter_lines(store, out, time.monotonic() - begin))
+
+
+def _list_reader_options(options: ReadOptions) -> list[str]:
+    """Return the options of the command that were given for the reader."""
+    unset = ReadOptions()
+    names = (
+        "field", "group", "order", "missing", "id", "delimiter", "decimal", "thousands", "comment",
+    )  # fmt: skip
+    return [f"--{name}" for name in names if getattr(options, name) != getattr(unset, name)]
+
+
+def _join_options(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def list_table_files(source: str, host: PluginHost) -> str | None:
@@ -394,7 +420,7 @@ def _open_matches(source: str, skip: str | None) -> Store | None:
 
 
 def _find_backend(name: str, host: PluginHost) -> str | None:
-    """Return the backend that opens files of a name's suffix; None if they are read."""
+    """Return the backend that opens files of a name's suffix; None if a reader or none does."""
     ending = strip_compression(find_suffix(name))
     if ending == TAR.suffix or ending in READERS:
         return None
@@ -413,7 +439,7 @@ def _is_read(path: Path, form: str) -> bool:
 
 
 def _has_reader(path: Path) -> bool:
-    """Return whether a path has Parquet files whose rows are grouped into sequences."""
+    """Return whether a path is a Parquet file, or a folder with one, which a reader takes."""
     names = iter_names(path) if path.is_dir() else [path.name]
     return any(name.lower().endswith(".parquet") for name in names)
 
@@ -441,7 +467,7 @@ def _fetch(source: str, input_format: str, options: ReadOptions) -> LocalCopies 
 
     def check(files: list[SourceFile]) -> None:
         if input_format == "auto" and options.group is None:
-            choose_reader(files, input_format, default_host())
+            choose_reader(files, input_format, default_host(), _list_reader_options(options))
 
     copies = fetch_source(source, check=check)
     if copies is not None:
@@ -469,7 +495,7 @@ def _write_files(
     """
     if options.group is not None and input_format == "auto":
         input_format = find_table_format(files) or input_format
-    read = choose_reader(files, input_format, default_host())
+    read = choose_reader(files, input_format, default_host(), _list_reader_options(options))
     resumed = report_resume(out) if write_to.keywords["resume"] else 0
     total = sum(file.path.stat().st_size for file in files)
     with progress_bar(None, f"writing {redact_url(out)}", total) as bar:
@@ -481,11 +507,14 @@ def _write_files(
         )
 
 
-def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) -> Reader:
-    """Return the reader of a format, or of the suffixes of files.
+def choose_reader(
+    files: list[SourceFile], input_format: str, host: PluginHost, given: Sequence[str] = ()
+) -> Reader:
+    """Return the reader of a format, or of the suffixes of files; errors name ``given`` options.
 
     Raises:
-        ConfigError: If the suffixes are of several formats, or of a format without a reader.
+        ConfigError: If the suffixes are of several formats or of a format without a reader, or
+            files without a known suffix are not text.
         PluginError: If the format is unknown.
     """
     if input_format != "auto":
@@ -502,7 +531,8 @@ def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) 
     have = ", ".join(f"{count} {ending or '(none)'}" for ending, count in counts.items())
     if len(set(found)) > 1:
         raise ConfigError(
-            f"source: files of several formats ({have}). Pass `--format`, or a narrower glob."
+            f"source: files must be of one format, but are of several ({have}). Pass `--format`, "
+            "or a narrower glob."
         )
     if found[0] is None:
         raise ConfigError(
@@ -512,11 +542,16 @@ def choose_reader(files: list[SourceFile], input_format: str, host: PluginHost) 
             "`--format bytes` writes the bytes of each file as one sequence, whatever they are."
         )
     if isinstance(found[0], str):
+        if given:
+            raise ConfigError(
+                f"source: files that the backend {found[0]!r} opens ({have}) must be written "
+                f"without {_join_options(given)}, which only readers of other formats take. Leave "
+                f"{'it' if len(given) == 1 else 'them'} out, or pass `--format`."
+            )
         raise ConfigError(
-            f"source: files that the backend {found[0]!r} opens ({have}) must be named by a file, "
-            "a folder or a glob, without `--field`, `--group` and `--id`, but are below a folder, "
-            "or one of these is given. Name them by a glob such as '**/*', leave the options out, "
-            "or pass `--format bytes`, which writes the bytes of the files as they are."
+            f"source: files that the backend {found[0]!r} opens ({have}) must be opened as a "
+            f"store, but were not detected as one. Pass `--backend {found[0]}`, or "
+            "`--format bytes`, which writes the bytes of the files as they are."
         )
     return found[0]
 
@@ -533,7 +568,7 @@ def parse_axes(texts: Iterable[str]) -> dict[str, str | None] | None:
     """Return field -> axis from strings like ``tokens=text``.
 
     Raises:
-        ConfigError: If a string has no ``=``.
+        ConfigError: If a string does not have this form.
     """
     axes: dict[str, str | None] = {}
     for text in texts:

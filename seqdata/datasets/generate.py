@@ -35,14 +35,14 @@ def make_documents(
 ) -> SequenceStore:
     """Return documents of tokens, with log-normal lengths, like those of real documents.
 
-    Few tokens are frequent, most are rare, and which ones they are depends on the topic of a
+    Few tokens are frequent and most are rare. The frequent tokens depend on the topic of a
     document: a model can learn to tell topics apart, and to predict tokens better than by their
     frequencies. Licence: generated, free to use.
 
     Args:
         count: Number of documents.
-        median: Median length in tokens; the shortest document has 2.
-        sigma: Standard deviation of the logarithm of lengths; 0: all are equally long.
+        median: Median length in tokens, in [2, 1e9]; each document has at least 2.
+        sigma: Standard deviation of the logarithm of lengths, in [0, 5]; 0: all are equally long.
         vocabulary: Number of different tokens; 0 is only the last token of each document.
         topics: Number of topics.
         seed: Another seed gives other documents.
@@ -98,8 +98,8 @@ def make_flip_flops(
     Args:
         count: Number of sequences.
         bits: Number of lines, at most 16.
-        median: Median length in timesteps; the shortest sequence has 2.
-        sigma: Standard deviation of the logarithm of lengths.
+        median: Median length in timesteps, in [2, 1e9]; each sequence has at least 2.
+        sigma: Standard deviation of the logarithm of lengths, in [0, 5].
         pulses: Probability of a pulse on each line at each timestep, in [0, 1].
         seed: Another seed gives other sequences.
 

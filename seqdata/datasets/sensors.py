@@ -22,11 +22,12 @@ def make_recordings(count: int = 8, *, minutes: float = 10.0, seed: int = 0) -> 
     """Return long recordings of a person's motion, heart and temperature, at four sampling rates.
 
     A person rests, walks and runs for a minute or so each. The axes are linked: a window or chunk
-    of one takes the same time of all. Licence: generated, free to use.
+    covers the same time on each of them. Licence: generated, free to use.
 
     Args:
         count: Number of recordings.
-        minutes: Median duration in minutes, in [0.1, 1440]; others are half to twice as long.
+        minutes: Median duration in minutes, in [0.1, 1440]; durations are between half and twice
+            this value.
         seed: Another seed gives other recordings.
 
     Returns:

@@ -75,13 +75,13 @@ def make_events(
 ) -> pd.DataFrame:
     """Return events of users, a few of whom are fraudulent: a table with a row per event.
 
-    Fraudulent users transfer more, larger amounts, in quicker succession. Licence: generated, free
-    to use. Needs pandas.
+    Fraudulent users transfer more often, pay larger amounts, and act in quicker succession.
+    Licence: generated, free to use. Needs pandas.
 
     Args:
         count: Number of users.
         rare: Fraction of fraudulent users, in [0, 1], rounded to whole users.
-        median: Median number of events of a user; the fewest are 2.
+        median: Median number of events of a user, in [2, 1e9]; each user has at least 2.
         seed: Another seed gives other events.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Statistics and a transform after them, as one transform."""
+"""One transform from fitted statistics and the transform that follows them."""
 
 from __future__ import annotations
 
@@ -58,16 +58,12 @@ class Unfitted:
     names: tuple[str, ...]
 
     def __call__(self, columns: dict[str, Any], seeds: Any) -> dict[str, Any]:
-        """Raise.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Raise ConfigError, because the statistics are not fitted."""
         del columns, seeds
-        shown = f" ({', '.join(self.names)})" if self.names else ""
+        named = f" ({', '.join(self.names)})" if self.names else ""
         raise ConfigError(
-            f"datamodule: `statistics`{shown} are fitted on `train`, but it is None, and no "
-            "checkpoint was loaded. Pass `train`, `ckpt_path`, or fitted statistics"
+            f"datamodule: `statistics`{named} are fitted on `train`, but `train` is "
+            "None, and no checkpoint was loaded. Pass `train`, `ckpt_path`, or fitted statistics"
         )
 
 
@@ -144,7 +140,11 @@ class SequenceThen:
 
 
 def _get_declaration(composed: Any, name: str) -> Any:
-    """Return what both transforms declare: axes of both, lengths of the second."""
+    """Return a declaration of the composed transform: axes of both, lengths of the second.
+
+    Raises:
+        AttributeError: If ``name`` is not declared.
+    """
     if name not in ("lengths", "max_length", "axes", "by_timestep", "statistics"):
         raise AttributeError(name)
     first, then = composed.__dict__["first"], composed.__dict__["then"]

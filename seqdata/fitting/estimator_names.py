@@ -1,4 +1,4 @@
-"""Estimators by name, as YAML holds them: ``MeanStd``, or its class path and arguments."""
+"""Estimators as YAML names them: ``MeanStd``, or ``class_path`` and ``init_args``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ESTIMATORS |= {"standard": MeanStd, "robust": Robust, "log1p": Log1p}
 
 
 def resolve_estimators(statistics: Any) -> Any:
-    """Return field -> estimator, where names and class paths are given; others unchanged.
+    """Return field -> estimator, made from names and class paths; other values are unchanged.
 
     Args:
         statistics: Field -> an estimator, its name, or a mapping of ``class_path`` and
@@ -52,7 +52,7 @@ def _resolve(field: str, value: Any) -> Any:
     try:
         return factory(*levels, **arguments)
     except TypeError as error:
-        raise ConfigError(f"{where}: {path} does not take its arguments ({error})") from error
+        raise ConfigError(f"{where}: {path} does not take the given arguments ({error})") from error
 
 
 def _find(where: str, path: str) -> Any:

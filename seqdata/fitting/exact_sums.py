@@ -1,4 +1,4 @@
-"""Exact sums of floats and of their squares: integers, for any order, chunks and ranks.
+"""Exact sums of floats and of their squares, as integers: equal for any order, chunks and ranks.
 
 A column is cut into slices of so few bits that a float64 holds their sum over a whole chunk without
 rounding (Rump, Ogita and Oishi, "Accurate floating-point summation, part I", SIAM J. Sci. Comput.
@@ -179,7 +179,10 @@ def _sum_integers(values: NDArray[Any], groups: NDArray[np.int64], found: ExactS
 
 
 def _iter_bands(values: Floats) -> list[tuple[Floats, int]]:
-    """Return arrays that add up to the values, each with the power of two that scales it."""
+    """Return pairs of an array and a number of bits; the arrays * 2**-bits add up to the values.
+
+    Very large and very small values are in arrays of their own, so that squares do not overflow.
+    """
     sizes = np.abs(values)
     large, small = sizes > _LARGE, (sizes < _SMALL) & (sizes > 0)
     if not large.any() and not small.any():

@@ -1,4 +1,4 @@
-"""Values of a field for an estimator: one array for some spans, and their groups."""
+"""Values of a field for an estimator, with their groups, and the protocols of estimators."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Accumulator(Protocol):
     """Accumulator of partial results over chunks, in one or more passes."""
 
     def measure(self, chunk: FieldChunk) -> Any:
-        """Return the partial result of a chunk; it may run in a worker and changes nothing here."""
+        """Return the partial result of a chunk; may run in a worker, and changes no state."""
         ...
 
     def add(self, partial: Any) -> None:
@@ -103,13 +103,13 @@ class Accumulator(Protocol):
 
 
 class Estimator(Protocol):
-    """An estimator of a field: ``MeanStd``, ``Quantiles``, ``Labels`` or ``Vocabulary``."""
+    """An estimator of a field, such as ``MeanStd`` or ``Labels``."""
 
     def start(self, name: str, field: Field) -> Accumulator:
         """Return an accumulator for a field.
 
         Raises:
-            ConfigError: If the field has values of another kind.
+            ConfigError: If the estimator does not support the values of the field.
         """
         ...
 
@@ -125,7 +125,7 @@ def check_number_field(estimator: str, name: str, field: Field) -> None:
     """Raise if a field does not hold numbers.
 
     Raises:
-        ConfigError: If it holds strings.
+        ConfigError: If the field holds strings, or other values that are not numbers.
     """
     if not kind_of(field).is_array or isinstance(field.logical, Categories):
         raise ConfigError(
@@ -142,7 +142,7 @@ def check_choice(owner: str, name: str, value: object, choices: Sequence[str]) -
     """Raise if an argument is not one of the choices.
 
     Raises:
-        ConfigError: If it is not; the message lists the choices.
+        ConfigError: If ``value`` is not a choice; the message lists the choices.
     """
     if not isinstance(value, str) or value not in choices:
         needed = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"

@@ -61,10 +61,10 @@ def fit(
         progress: Whether to show a progress bar; None: if standard error is a terminal.
 
     Raises:
-        ConfigError: If a field does not exist or has values of another kind, or if the view has a
-            transform.
-        DataError: If a value is not finite but must be, or if a field has no values. The message
-            names the field.
+        ConfigError: If a field does not exist or has values that its estimator does not support,
+            or if the view has a transform.
+        DataError: If an estimator does not allow a value, such as a NaN, or if a feature, or a
+            group of ``by``, has no values. The message names the field.
 
     Examples:
         >>> from seqdata import MeanStd
@@ -93,8 +93,8 @@ def fit(
     for name, fitted in plain.items():
         if np.min(fitted.get("count", 1), initial=np.iinfo(np.int64).max) == 0:
             raise DataError(
-                f"fit: field {name!r} must have at least one value of each feature to fit, but has "
-                "none. Fit over more sequences, or leave it out."
+                f"fit: field {name!r} must have at least one value of each feature to fit, but a "
+                "feature has none. Fit over more sequences, or leave the field out."
             )
     return Statistics.from_plain({"version": VERSION, "fields": plain}, describe_view(store))
 
@@ -122,7 +122,7 @@ def _check_arguments(store: Store, fields: Any, num_workers: Any) -> None:
         if name not in store.fields:
             raise make_unknown_name_error("fit", "field", name, store.fields)
         if isinstance(estimator, type) or not hasattr(estimator, "start"):
-            needed = "MeanStd(), Quantiles(...), Labels() or Vocabulary()"
+            needed = "MeanStd(), Robust(), Log1p(), Quantiles(...), Labels() or Vocabulary()"
             raise ConfigError(must_be(f"fit: the estimator of {name!r}", needed, repr(estimator)))
     carried = find_carried_transform(store)
     if carried is not None:
@@ -144,7 +144,8 @@ def _check_group_field(store: Store, name: str, by: str) -> None:
             must_be(
                 f"fit: `by` of {name!r}",
                 "a field with one string or integer per sequence",
-                f"{by!r} of {field.dtype}{list(field.shape)} along {field.axis}",
+                f"{by!r}, with {field.dtype}{list(field.shape) or ''} per "
+                f"{'sequence' if field.axis is None else 'timestep'}",
             )
         )
 

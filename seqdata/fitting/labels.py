@@ -21,8 +21,8 @@ class Codes(dict[Any, int]):
 
     Args:
         codes: Value -> code.
-        unknown: Code of every other value; None: an error.
-        message: Message of that error, with ``{}`` for the value: ``"label {} of field 'y' ..."``.
+        unknown: Code of every other value; None: such a value raises DecodeError.
+        message: Message of this error, with ``{}`` for the value: ``"label {} of field 'y' ..."``.
     """
 
     def __init__(self, codes: dict[Any, int], unknown: int | None, message: str) -> None:
@@ -45,7 +45,7 @@ class Labels:
     """Estimator that encodes a field of strings or integers as class indices.
 
     Indices are integers in [0, number of classes). Classes are sorted: integers by value, strings
-    by code points. A ragged field of integers is encoded timestep by timestep.
+    by code points. A field with one value per timestep is encoded timestep by timestep.
 
     Args:
         unknown: Treatment of a label that was not fitted: ``"error"``, or an index for all such
@@ -154,10 +154,11 @@ class FittedLabels:
             values: A list of strings, or integers (n,).
             lengths: Not used.
             groups: Not used.
-            logical: The logical type of integers in the store that they are from.
+            logical: Logical type of the integers in their store; None: they are numbers.
 
         Raises:
             DecodeError: If a label is unknown, unless ``unknown`` allows it.
+            ConfigError: If strings were fitted, but ``values`` are integers without categories.
         """
         del lengths, groups
         if isinstance(values, list):
@@ -176,7 +177,7 @@ class FittedLabels:
         The index of unknown labels becomes None, in a list, unless it is that of a class.
 
         Raises:
-            ConfigError: If an index is not that of a class.
+            ConfigError: If an index is not that of a class, or values are not integers.
         """
         del groups
         numbers = _to_numbers(values)
@@ -228,7 +229,7 @@ def _to_numbers(values: Any) -> NDArray[np.int64]:
     """Return integers of a list, array or tensor.
 
     Raises:
-        ConfigError: If they are not integers.
+        ConfigError: If the values are neither integers nor booleans.
     """
     array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.dtype.kind not in "iub" and array.size:

@@ -108,10 +108,11 @@ class MomentsAccumulator:
         return False
 
     def make_plain(self) -> dict[str, Any]:
-        """Return means and deviations of each group that has values, and of all of them.
+        """Return means and deviations over all values, and of each group that has values.
 
         Raises:
-            DataError: If a group lacks values of a feature, unless ``unknown`` allows it.
+            DataError: If a group lacks values of a feature, unless ``unknown`` allows it, or
+                float64 cannot distinguish integers.
         """
         shape = self._field.shape
         overall = ExactSums.zeros(1, self._sums.counts.shape[1])
@@ -164,7 +165,7 @@ class MomentsAccumulator:
         """Return the groups that have values, in order.
 
         Raises:
-            DataError: If one lacks values of a feature, unless ``unknown`` allows it.
+            DataError: If a group lacks values of a feature, unless ``unknown`` allows it.
         """
         groups: list[Any] = []
         for group in sorted(self._group_indices, key=lambda group: (str(type(group)), group)):
@@ -182,20 +183,23 @@ class MomentsAccumulator:
 
 
 class FittedMeanStd:
-    """Fitted means and standard deviations of a field.
+    """Fitted means and standard deviations of a field, or medians and interquartile ranges.
 
     Args:
         name: Name of the field.
         plain: Result of the accumulator.
 
     Attributes:
-        mean: float64 (*shape), mean of all values.
-        std: float64 (*shape), standard deviation of all values.
-        groups: The values of ``by``, in order; empty without it.
+        estimator: ``MeanStd`` or ``Robust``.
+        mean: float64 (*shape), mean of all values; of ``Robust`` their median.
+        std: float64 (*shape), standard deviation of all values; of ``Robust`` their interquartile
+            range.
+        groups: The values of ``by``, in order; empty without ``by``.
     """
 
     def __init__(self, name: str, plain: dict[str, Any]) -> None:
         self.name = name
+        self.estimator = "Robust" if plain["kind"] == "robust" else "MeanStd"
         self.by: str | None = plain["by"]
         self.mean = np.array(plain["mean"], dtype=np.float64)
         self.std = np.array(plain["std"], dtype=np.float64)
@@ -214,12 +218,12 @@ class FittedMeanStd:
 
         Args:
             values: (rows, *shape).
-            lengths: int64 (sequences,), rows of each.
+            lengths: int64 (sequences,), number of rows of each sequence.
             groups: A value of ``by`` per sequence.
 
         Raises:
             DecodeError: If there is a NaN or an unknown group, unless ``nan`` or ``unknown`` allows
-                it.
+                it, or a result exceeds the range of its dtype.
         """
         dtype = np.float64 if values.dtype == np.float64 else np.float32
         mean, scale = self._select(groups, lengths)
@@ -238,10 +242,11 @@ class FittedMeanStd:
                 return found.astype(dtype)
         except FloatingPointError as error:
             largest = np.finfo(dtype).max
+            spread = "interquartile ranges" if self.estimator == "Robust" else "standard deviations"
             raise DecodeError.at(
-                f"statistics: values of field {self.name!r} must be below {largest:.0e} "
-                "standard deviations, but one is not. Include it in the data that is fitted, or "
-                "clip the field with Quantiles first.",
+                f"statistics: values of field {self.name!r} must be less than {largest:.0e} "
+                f"{spread} from the center, but one is not. Include it in the data that is fitted, "
+                "or fit Quantiles of the field, which clip it.",
                 field=self.name,
             ) from error
 
@@ -258,6 +263,7 @@ class FittedMeanStd:
 
         Raises:
             ConfigError: If groups are needed and not given, or the shape is not that of the field.
+            DecodeError: If a group was not fitted, unless ``unknown`` allows it.
         """
         if not hasattr(values, "new_tensor") and not hasattr(values, "batch_sizes"):
             values = np.asarray(values)
@@ -312,7 +318,7 @@ class FittedMeanStd:
         if groups is None:
             raise ConfigError(
                 f"statistics: the inverse of {self.name!r} needs {self.by!r} of each sequence, "
-                f"as it was fitted by it. Pass it: inverse({{{self.name!r}: ..., "
+                f"by which it was fitted. Pass inverse({{{self.name!r}: ..., "
                 f"{self.by!r}: ...}})."
             )
         indices = self._find_indices(groups)
@@ -357,7 +363,11 @@ class FittedMeanStd:
 
 
 def _find_present(chunk: FieldChunk, rule: NanRule) -> NDArray[np.bool_] | None:
-    """Return which values are finite; None if all are."""
+    """Return which values are finite; None if all are.
+
+    Raises:
+        DataError: If a value is infinite, or NaN with the rule ``error``.
+    """
     values = chunk.values
     if values.dtype.kind != "f":
         return None

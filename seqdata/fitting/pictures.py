@@ -1,4 +1,4 @@
-"""Fitted statistics as HTML for notebooks: a table, and a picture of each field of several."""
+"""Fitted statistics as HTML for notebooks: a table, and charts of several features or classes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ _MOST_NAMES = 40  # classes, tokens or groups that are shown
 _MOST_CHARACTERS = 12  # of a class below its bar
 
 
+def name_estimator(fitted: Any) -> str:
+    """Return the name of the estimator of fitted statistics, such as ``MeanStd``."""
+    if isinstance(fitted, FittedMeanStd):
+        return fitted.estimator
+    return type(fitted).__name__.removeprefix("Fitted")
+
+
 def format_html(title: str, fitted: Mapping[str, Any]) -> str:
     """Return fitted statistics as HTML.
 
@@ -27,7 +34,7 @@ def format_html(title: str, fitted: Mapping[str, Any]) -> str:
         fitted: Field -> its fitted statistics.
     """
     rows = [
-        (name, type(statistic).__name__.removeprefix("Fitted"), _describe(statistic))
+        (name, name_estimator(statistic), _describe(statistic))
         for name, statistic in fitted.items()
     ]
     charts = [chart for name, statistic in fitted.items() for chart in _iter_charts(statistic)]
@@ -39,9 +46,12 @@ def _describe(fitted: Any) -> str:
     """Return the values of fitted statistics in one line."""
     if isinstance(fitted, FittedMeanStd):
         by = f", of each of {len(fitted.groups):,} {fitted.by!r}" if fitted.by else ""
+        is_robust = fitted.estimator == "Robust"
         if fitted.mean.size == 1:
-            return f"mean {fitted.mean.item():.6g}, std {fitted.std.item():.6g}{by}"
-        return f"{fitted.mean.size:,} means and standard deviations{by}"
+            center, spread = ("median", "interquartile range") if is_robust else ("mean", "std")
+            return f"{center} {fitted.mean.item():.6g}, {spread} {fitted.std.item():.6g}{by}"
+        named = "medians and interquartile ranges" if is_robust else "means and standard deviations"
+        return f"{fitted.mean.size:,} {named}{by}"
     if isinstance(fitted, FittedQuantiles):
         if fitted.values[0].size == 1:
             pairs = zip(fitted.levels, fitted.values.ravel().tolist(), strict=True)
@@ -59,9 +69,11 @@ def _describe(fitted: Any) -> str:
 def _iter_charts(fitted: Any) -> Iterator[Chart]:
     if isinstance(fitted, FittedMeanStd) and fitted.mean.size > 1:
         mean, std = fitted.mean.ravel(), fitted.std.ravel()
-        yield _chart_features(
-            fitted.name, {"mean": mean, "mean + std": mean + std, "mean - std": mean - std}
-        )
+        center, spread = ("median", "IQR") if fitted.estimator == "Robust" else ("mean", "std")
+        lines = {
+            center: mean, f"{center} + {spread}": mean + std, f"{center} - {spread}": mean - std
+        }  # fmt: skip
+        yield _chart_features(fitted.name, lines)
     elif isinstance(fitted, FittedQuantiles) and fitted.values[0].size > 1:
         values = fitted.values.reshape(len(fitted.levels), -1)
         pairs = zip(fitted.levels, values, strict=True)

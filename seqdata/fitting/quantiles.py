@@ -28,8 +28,9 @@ _SIGN = 1 << 63
 class Quantiles:
     """Estimator that clips a field to the range from its lowest to its highest quantile.
 
+    A single level clips one side: values below its quantile if it is below 0.5, else values above.
     Quantiles are exact, as from ``numpy.quantile``, for each feature of a timestep. The data is not
-    sorted, but read a few times, and each pass counts one digit of the numbers.
+    sorted, but read a few times, and each pass counts the next bits of the numbers.
 
     Args:
         *levels: Levels of the quantiles, at least one, in [0, 1] and increasing.
@@ -58,7 +59,7 @@ class Quantiles:
         )
         if not levels or not are_shares or list(levels) != sorted(set(levels)):
             raise ConfigError(
-                must_be("Quantiles: `levels`", "rising numbers in [0, 1]", repr(levels))
+                must_be("Quantiles: `levels`", "one or more rising numbers in [0, 1]", repr(levels))
             )
 
     def start(self, name: str, field: Field) -> DigitsAccumulator:
@@ -95,7 +96,11 @@ class DigitsAccumulator:
         self._begin_digit()
 
     def measure(self, chunk: FieldChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices in the table of counts that a chunk adds to, and its counts."""
+        """Return the indices in the table of counts that a chunk adds to, and its counts.
+
+        Raises:
+            DataError: If there is a NaN, unless ``nan`` allows it.
+        """
         keys, present = _to_keys(chunk, self._estimator.nan)
         shift = np.uint64(self._key_bits - self._known_bits - self._digit_bits)
         mask = np.uint64((1 << self._digit_bits) - 1)
@@ -145,7 +150,7 @@ class DigitsAccumulator:
         """Return the quantiles of each feature.
 
         Raises:
-            DataError: If they are integers between which float32 hardly distinguishes.
+            DataError: If float32 hardly distinguishes integers of the field.
         """
         values = self.find_values()
         self._check_resolution(values)
@@ -177,7 +182,7 @@ class DigitsAccumulator:
         """Raise if float32, to which clipped integers are converted, hardly distinguishes them.
 
         Raises:
-            DataError: If its steps are not small compared with the difference of the quantiles.
+            DataError: If rounding is not small compared with the difference of the quantiles.
         """
         if np.dtype(self._field.dtype).kind not in "iu" or len(self._estimator.levels) < 2:
             return
@@ -225,7 +230,7 @@ class FittedQuantiles:
         self._median = plain["median"] and np.array(plain["median"], dtype=np.float64)
 
     def apply(self, values: NDArray[Any], lengths: NDArray[np.int64], groups: Any) -> Any:
-        """Return values, clipped between the lowest and the highest quantile.
+        """Return values, clipped to the quantiles: to both bounds, or to one with a single level.
 
         Raises:
             DecodeError: If there is a NaN, unless ``nan`` allows it.
@@ -259,7 +264,11 @@ def _key_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _to_keys(
     chunk: FieldChunk, rule: NanRule
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_] | None]:
-    """Return unsigned integers in the order of the values, and which values are not NaN."""
+    """Return unsigned integers in the order of the values, and which are not NaN; None: all.
+
+    Raises:
+        DataError: If there is a NaN with the rule ``error``.
+    """
     values: NDArray[Any] = chunk.values
     unsigned, bits = _key_dtype(values.dtype), 8 * values.dtype.itemsize
     top = np.uint64(1 << (bits - 1))
@@ -277,7 +286,7 @@ def _to_keys(
 
 
 def _from_keys(keys: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
-    """Return the numbers of keys, float64."""
+    """Return the numbers that ``_to_keys`` made into keys, as float64."""
     bits = 8 * dtype.itemsize
     top = np.uint64(1 << (bits - 1))
     unsigned = _key_dtype(dtype)

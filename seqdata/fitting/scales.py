@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from seqdata.errors import ConfigError, DecodeError, must_be
+from seqdata.errors import ConfigError, DataError, DecodeError, must_be
 from seqdata.fitting.field_chunk import (
     NAN_PROBLEM,
     NAN_RULES,
@@ -86,12 +86,12 @@ class RobustAccumulator:
         self.end_pass = self._digits.end_pass
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the median and the range of each feature."""
+        """Return the median and the interquartile range of each feature."""
         return _make_plain(self._estimator, self._digits.counts, self._digits.find_values())
 
 
 class GroupedRobustAccumulator:
-    """Collects the values of each group.
+    """Collects the values of each group, from which quartiles are found at the end.
 
     Args:
         estimator: The estimator.
@@ -100,9 +100,8 @@ class GroupedRobustAccumulator:
     """
 
     def __init__(self, estimator: Robust, name: str, field: Field) -> None:
-        del name
         self._estimator = estimator
-        self._shape = field.shape
+        self._name, self._shape = name, field.shape
         self._values: dict[Hashable, list[NDArray[np.float64]]] = {}
 
     def measure(self, chunk: FieldChunk) -> list[tuple[Hashable, NDArray[np.float64]]]:
@@ -131,7 +130,16 @@ class GroupedRobustAccumulator:
         return False
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the median and the range of each feature, of each group and of all of them."""
+        """Return medians and interquartile ranges over all values, and of each group.
+
+        Raises:
+            DataError: If there are no values.
+        """
+        if not self._values:
+            raise DataError(
+                f"fit: field {self._name!r} must have at least one value to fit, but the view has "
+                "no sequences. Fit over more sequences."
+            )
         joined = {group: np.concatenate(parts) for group, parts in self._values.items()}
         everything = np.concatenate(list(joined.values()))
         overall = _find_quartiles(everything)
@@ -149,7 +157,7 @@ class GroupedRobustAccumulator:
 
 
 def _find_quartiles(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the quartiles of each feature, (3, features); NaN of one without values."""
+    """Return the quartiles of each feature, (3, features); NaN for a feature without values."""
     columns = [column[~np.isnan(column)] for column in values.T]
     found = [
         np.quantile(column, _LEVELS) if len(column) else np.full(len(_LEVELS), np.nan)
@@ -214,7 +222,7 @@ class Log1pAccumulator:
         """Return the number of values of a chunk.
 
         Raises:
-            DataError: If one is at most -1, or NaN, unless ``nan`` allows it.
+            DataError: If a value is at most -1, or is NaN and ``nan`` does not allow it.
         """
         values = chunk.values
         is_bad = values <= -1
@@ -223,6 +231,8 @@ class Log1pAccumulator:
         if is_bad.any():
             row = int(np.nonzero(is_bad)[0][0])
             found = values[row][is_bad[row]][0]
+            if np.isnan(found):
+                raise chunk.make_error(row, NAN_PROBLEM)
             raise chunk.make_error(
                 row, f"values of Log1p must be above -1, but one is {found}. Use another scale"
             )
@@ -237,7 +247,7 @@ class Log1pAccumulator:
         return False
 
     def make_plain(self) -> dict[str, Any]:
-        """Return the number of values."""
+        """Return the rule for NaN and the number of values."""
         return {"kind": "log1p", "nan": self._estimator.nan, "count": self._count}
 
 
@@ -260,12 +270,18 @@ class FittedLog1p:
         """Return the logarithms of values.
 
         Raises:
-            DecodeError: If a value is at most -1, or NaN, unless ``nan`` allows it.
+            DecodeError: If a value is at most -1, or is NaN and ``nan`` does not allow it.
         """
         del lengths, groups, logical
         dtype = np.float64 if values.dtype == np.float64 else np.float32
         missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
-        if (values <= -1).any() or (self._nan == "error" and missing.any()):
+        if self._nan == "error" and missing.any():
+            raise DecodeError.at(
+                f"statistics: field {self.name!r} has a NaN, which nan='error' does not allow. "
+                "Fit with nan='ignore' or nan='impute'.",
+                field=self.name,
+            )
+        if (values <= -1).any():
             raise DecodeError.at(
                 f"statistics: values of field {self.name!r} must be above -1 to have a logarithm, "
                 "but one is not. Use another scale",

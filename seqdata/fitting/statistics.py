@@ -18,7 +18,7 @@ import numpy as np
 from seqdata.errors import ConfigError, DecodeError
 from seqdata.fitting.labels import FittedLabels
 from seqdata.fitting.mean_std import FittedMeanStd
-from seqdata.fitting.pictures import format_html
+from seqdata.fitting.pictures import format_html, name_estimator
 from seqdata.fitting.quantiles import FittedQuantiles
 from seqdata.fitting.scales import FittedLog1p
 from seqdata.fitting.vocabulary import FittedVocabulary
@@ -137,9 +137,7 @@ class Statistics:
         return self._fitted.items()
 
     def __repr__(self) -> str:
-        kinds = (
-            f"{name}: {type(statistic).__name__[6:]}" for name, statistic in self._fitted.items()
-        )
+        kinds = (f"{name}: {name_estimator(fitted)}" for name, fitted in self._fitted.items())
         return f"Statistics({', '.join(kinds)}; {self.digest})"
 
     def _repr_html_(self) -> str:
@@ -177,13 +175,19 @@ class Statistics:
         """Read a JSON file that ``save`` wrote.
 
         Raises:
-            ConfigError: If the file cannot be read, or was not written by ``save``.
+            ConfigError: If the file cannot be read, was not written by ``save`` of this version of
+                the format, or was changed since.
         """
         try:
             saved = json.loads(Path(path).read_bytes())
             statistics = cls.from_plain(saved["statistics"], dict(saved["fitted_on"]))
             digest = saved["digest"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise ConfigError(
+                f"{os.fspath(path)}: must be a readable file of Statistics.save, but cannot be "
+                f"read ({error.strerror}). Correct the path or its permissions"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{os.fspath(path)}: must be a JSON file that Statistics.save wrote, but is not "
                 f"({type(error).__name__}: {error}). Pass another, or fit again."
@@ -200,7 +204,7 @@ class Statistics:
         """Return the statistics of a checkpoint.
 
         Raises:
-            ConfigError: If the state is damaged.
+            ConfigError: If the state is damaged, or has another version.
         """
         content, digest = state.get("content"), state.get("digest")
         if not isinstance(content, str) or not isinstance(digest, str):
@@ -229,7 +233,7 @@ class StatisticsTransform:
     logical_types: Mapping[str, LogicalType] = field(default_factory=dict, hash=False)
 
     def bind_fields(self, fields: Mapping[str, Field]) -> StatisticsTransform:
-        """Return the transform for a store with these fields; it knows their vocabularies."""
+        """Return the transform for a store with these fields, with their vocabularies."""
         found = {
             name: logical
             for name, each in fields.items()
@@ -255,7 +259,9 @@ class StatisticsTransform:
         """Return the columns, with the fitted fields transformed.
 
         Raises:
-            DecodeError: If a value is not allowed by the estimator of its field.
+            DecodeError: If the estimator of a field does not allow a value, or the field by which
+                it was fitted is missing.
+            ConfigError: If strings were fitted, but the vocabulary of the column is not known.
         """
         del seeds
         changed = dict(columns)
@@ -265,7 +271,7 @@ class StatisticsTransform:
             if fitted.by is not None and fitted.by not in columns:
                 raise DecodeError.at(
                     f"statistics: field {name!r} needs {fitted.by!r}, by which it was fitted, but "
-                    f"the batch has {', '.join(columns)}. Add it to `fields`.",
+                    f"the batch only has {', '.join(columns)}. Add {fitted.by!r} to `fields`.",
                     field=name,
                 )
             groups = None if fitted.by is None else columns[fitted.by]
@@ -293,6 +299,7 @@ class StatisticsInverse:
         Raises:
             ConfigError: If groups are missing or cannot be decoded, values do not have the shape of
                 their field, or an integer is not the index of a class or token.
+            DecodeError: If a group was not fitted, unless ``unknown`` allows it.
         """
         found = dict(predictions)
         for name, fitted in self.statistics.items():
@@ -319,8 +326,8 @@ def _decode_groups(name: str, encoder: FittedField, groups: Any) -> Any:
         return encoder.decode_groups(groups)
     raise ConfigError(
         f"statistics: the inverse of {name!r} needs {encoder.name!r} as it was stored, or encoded "
-        f"by Labels, but {type(encoder).__name__[6:]} has changed it in a batch. Fit Labels of "
-        f"{encoder.name!r}, or nothing."
+        f"by Labels, but {name_estimator(encoder)} has changed it in a batch. Fit Labels of "
+        f"{encoder.name!r}, or no statistics of it."
     )
 
 

@@ -26,13 +26,13 @@ class Vocabulary:
     """Estimator that encodes strings as token ids; id 0 is padding, and id 1 an unknown token.
 
     Tokens have the ids 2, 3, … by decreasing count; tokens of equal count are ordered by code
-    points. A field of ``str`` becomes int64 ids along a separate axis. The integers of a field of
-    integers are tokens, and their ids run along the same axis.
+    points. A field with one ``str`` per sequence becomes int64 ids along a separate axis. Integers,
+    and strings with one per timestep, are tokens themselves; their ids run along the same axis.
 
     Args:
         min_count: Minimum number of occurrences of a token with a separate id.
         max_size: Maximum number of tokens with a separate id; None: no limit.
-        tokens: Unit of a string that is a token: ``words``, separated by white space, or
+        tokens: Tokens of a ``str`` per sequence: ``words``, separated by white space, or
             ``characters``.
         unknown: Treatment of a token without a separate id: ``token`` (id 1) or ``error``.
         axis: Axis of the ids of strings; None: an axis with the name of the field. If plans use
@@ -161,16 +161,17 @@ class FittedVocabulary:
         groups: Any,
         logical: LogicalType | None = None,
     ) -> Any:
-        """Return the ids of tokens, int64 (n,); of strings also the number of tokens of each.
+        """Return the ids of tokens, int64 (n,), and for strings the number of tokens of each.
 
         Args:
             values: A list of strings, or integers (n,).
             lengths: Not used.
             groups: Not used.
-            logical: The logical type of integers in the store that they are from.
+            logical: Logical type of the integers in their store; None: they are numbers.
 
         Raises:
             DecodeError: If a token is unknown, unless ``unknown`` allows it.
+            ConfigError: If strings were fitted, but ``values`` are integers without categories.
         """
         del lengths, groups
         if not isinstance(values, list):
@@ -182,7 +183,11 @@ class FittedVocabulary:
         return self._codes.encode(tokens, int(counts.sum())), counts
 
     def inverse(self, values: Any, groups: Any = None) -> Any:
-        """Return the tokens of ids, in lists of the same shape; None for the ids 0 and 1."""
+        """Return the tokens of ids, in lists of the same shape; None for the ids 0 and 1.
+
+        Raises:
+            ConfigError: If an integer is not an id.
+        """
         del groups
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         table = np.array([None, None, *self.tokens, None], dtype=object)[: self.size]

@@ -5,12 +5,12 @@
  * large_list these are offsets[:-1] and offsets[1:]; of other files the bytes may lie anywhere, in
  * any order. Nothing in the buffers or arguments is trusted: every sequence number, start, stop,
  * extent and bound is checked against the real size of its buffer, once, and the checked copy is
- * what is used. `twin.py` does the same in NumPy and passes the same tests.
+ * what is used. `numpy_kernel.py` does the same in NumPy and passes the same tests.
  *
  * A source may have checksums: of each sequence, or of each block of a longer one. What a span
  * touches is then verified while it is hot from the copy, and marked by a bit, so that it is done
  * once; where there are no bits it is done each time.
- * POSIX only; elsewhere the build fails quietly and the twin is used.
+ * POSIX only; elsewhere the build fails quietly and `numpy_kernel.py` is used.
  */
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030B0000

@@ -78,7 +78,8 @@ class Kernel(Protocol):
             padding: The bytes of one element; None for zeros.
 
         Raises:
-            ValueError: If bounds do not fit ``out`` and the spans, or the padding not the width.
+            ValueError: If bounds do not fit ``out`` and the spans, or ``width`` is not a multiple
+                of the size of ``padding``.
         """
         ...
 
@@ -124,7 +125,8 @@ class Kernel(Protocol):
             buffers: Buffer of each field.
             array: The type of arrays.
             max_rows: Maximum number of rows.
-            stop: Number of bytes after which no more rows are taken: of values, and 8 per end.
+            stop: Number of bytes after which no more rows are taken, those of values plus 8 for
+                each entry of ``ends``.
 
         Returns:
             Number of copied rows; number of their bytes; bytes used per field; and ``(row,)`` for a
@@ -148,7 +150,8 @@ def get_kernel() -> Kernel:
     """Return the compiled kernel, or the one in NumPy if it is missing or not wanted.
 
     Raises:
-        ConfigError: If ``SEQDATA_KERNEL`` is not a name of a kernel, or the kernel is missing.
+        ConfigError: If ``SEQDATA_KERNEL`` is not ``c`` or ``numpy``, or is ``c`` and the compiled
+            kernel cannot be imported.
     """
     requested = os.environ.get("SEQDATA_KERNEL", "")
     if requested not in ("", "c", "numpy"):
@@ -164,7 +167,8 @@ def get_kernel() -> Kernel:
         if requested == "c":
             raise ConfigError(
                 "kernel: `SEQDATA_KERNEL` is 'c' but the compiled kernel cannot be imported "
-                f"({error}); build it with `python setup.py build_ext --inplace`"
+                f"({error}); unset it, or build the kernel in a checkout with `python setup.py "
+                "build_ext --inplace`"
             ) from error
         return fallback
 

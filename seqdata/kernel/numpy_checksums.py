@@ -31,7 +31,8 @@ def get_checksum(name: str) -> ChecksumFn:
     """
     function = zlib.crc32 if name == "crc32" else _load_crc32c() if name == "crc32c" else None
     if function is None:
-        raise ValueError("checksums: takes (data, bounds, out, algorithm)")
+        known = " or ".join(map(repr, algorithms()))
+        raise ValueError(f"checksums: `algorithm` must be {known}, but is {name!r}")
     return function
 
 
@@ -62,7 +63,7 @@ def _load_crc32c() -> ChecksumFn | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumpyChecksums:
-    """The checksums of the sequences of one field; see ``dispatch.Kernel.checksums``."""
+    """The checksums of the sequences of one field; see ``dispatch.ChecksumBuffers``."""
 
     compute: ChecksumFn
     checksum_bytes: int

@@ -116,7 +116,9 @@ def _extents(both: Any, shard: int, count: int) -> tuple[NDArray[np.int64], NDAr
 def fill(source: NumpySource, spans: Any, bounds: Any, out: Any, padding: bytes | None) -> int:
     """Copy spans and pad; see ``dispatch.Kernel.fill``."""
     if not isinstance(source, NumpySource):
-        raise TypeError("fill: takes (source, spans, bounds, out, padding)")
+        raise TypeError(
+            f"fill: `source` must be made by `source()`, but is of type {type(source).__name__}"
+        )
     pattern = _ZERO_BYTE if padding is None else np.frombuffer(padding, dtype=np.uint8)
     table, offsets = _as_array(spans, np.int64), _as_array(bounds, np.int64).tolist()
     if memoryview(spans).nbytes != 24 * (len(offsets) - 1) or memoryview(bounds).nbytes % 8:
@@ -151,9 +153,11 @@ def fill(source: NumpySource, spans: Any, bounds: Any, out: Any, padding: bytes 
 def verify(source: NumpySource, spans: Any) -> int:
     """Check spans as ``fill`` does and return what it returns, without copying."""
     if not isinstance(source, NumpySource):
-        raise TypeError("verify: takes (source, spans)")
+        raise TypeError(
+            f"verify: `source` must be made by `source()`, but is of type {type(source).__name__}"
+        )
     if memoryview(spans).nbytes % 24:
-        raise ValueError("fill: needs `spans` int64 (n, 3), `bounds` int64 (n+1)")
+        raise ValueError("verify: `spans` must be int64 (n, 3)")
     locations = _locate_spans(source, _as_array(spans, np.int64))
     if isinstance(locations, int):
         return locations

@@ -63,7 +63,10 @@ def pack(
 ) -> PackResult:
     """Copy rows as long as they are plain; the same as ``pack_rows`` in C."""
     if not isinstance(buffers, tuple) or not isinstance(rows, Iterator):
-        raise TypeError("pack(rows, fields, array, most, stop)")
+        raise TypeError(
+            "pack: `rows` must be an iterator and `buffers` a tuple, but they are "
+            f"{type(rows).__name__} and {type(buffers).__name__}"
+        )
     targets = [_as_bytes(buffer.values) for buffer in buffers]
     for buffer, target in zip(buffers, targets, strict=True):
         _check_buffer(buffer, target, max_rows)

@@ -105,7 +105,7 @@ def is_trained_from(trainer: Trainer, iterator: object) -> bool:
 
 
 def attach(trainer: Trainer | None, callback: Callback, *, first: bool = False) -> None:
-    """Add ``callback`` to the Trainer, unless it has it: after all others, or before them."""
+    """Add ``callback`` to the Trainer after all others, or before them, unless it is there."""
     if trainer is not None and callback not in get_callbacks(trainer):
         get_callbacks(trainer).insert(0 if first else len(get_callbacks(trainer)), callback)
 
@@ -141,7 +141,7 @@ def find_callback(trainer: Trainer | None, callback_type: type[Any]) -> Any:
 
 
 def guard_searches(trainer: Trainer) -> None:
-    """Skip the search of a learning rate in a resumed fit, and refuse that of a batch size.
+    """Skip these searches in a resumed fit; in any other, refuse the search of a batch size.
 
     The search of a learning rate loads a checkpoint of its own in place of the one from which the
     fit resumes. The search of a batch size sets an attribute that does not determine our batches.
@@ -156,8 +156,13 @@ def _search(callback: Callback, trainer: Trainer, pl_module: LightningModule) ->
     name = type(callback).__name__
     if has_loaded_checkpoint(trainer):
         warn(
-            f"resume: {name} does not search again in a fit with `ckpt_path`: the optimizers "
-            "continue with the rates of the checkpoint. Fit without `ckpt_path` to search",
+            f"resume: {name} does not search again in a fit with `ckpt_path`: "
+            + (
+                "the batch size is in the policy of the SequenceDataModule. Leave it out"
+                if isinstance(callback, BatchSizeFinder)
+                else "the optimizers continue with the rates of the checkpoint. Fit without "
+                "`ckpt_path` to search"
+            ),
         )
     elif isinstance(callback, BatchSizeFinder):
         raise ConfigError(
@@ -176,7 +181,7 @@ def end_run(trainer: Trainer, exception: BaseException, *, after: Callback) -> l
     raise.
 
     Returns:
-        The exceptions of callbacks, which may need ranks that have ended.
+        Exceptions raised meanwhile, for example by callbacks that need a rank that has ended.
     """
     callbacks = get_callbacks(trainer)
     later_callbacks = callbacks[callbacks.index(after) + 1 :]
@@ -262,7 +267,7 @@ def is_on_cuda(trainer: Trainer | None) -> bool:
 def get_log_folder(trainer: Trainer | None) -> Path | None:
     """Return the log folder of a run, equal on all ranks; a collective operation.
 
-    None if this machine has none.
+    None if there is none, or if it is a URL.
     """
     folder = None if trainer is None else trainer.log_dir
     return None if folder is None or "://" in str(folder) else Path(folder)
@@ -271,8 +276,8 @@ def get_log_folder(trainer: Trainer | None) -> Path | None:
 def get_run_folder(trainer: Trainer | None) -> Path | None:
     """Return the folder that was set for a run; None if none was set. A collective operation.
 
-    If none is set, Lightning returns the working folder: its absolute path, or the ``.`` of a
-    logger that writes no files.
+    A URL counts as none. If none is set, Lightning returns the working folder: its absolute path,
+    or the ``.`` of a logger that writes no files.
     """
     if trainer is None:
         return None
@@ -359,7 +364,7 @@ def count_trained_steps(trainer: Trainer, steps: int) -> int:
 
 
 def has_automatic_optimization(trainer: Trainer) -> bool:
-    """Return whether optimization is automatic: Lightning then divides losses by the steps."""
+    """Return whether Lightning optimizes, and divides losses by the number of accumulated steps."""
     return trainer.lightning_module.automatic_optimization
 
 
@@ -369,15 +374,15 @@ def count_accumulated(trainer: Trainer) -> int:
 
 
 def get_validation_steps(trainer: Trainer) -> int | None:
-    """Return the number of steps between two validations; None if it is not in steps."""
+    """Return the number of steps between two validations; None if they are not by steps."""
     interval = trainer.val_check_batch
     return interval if isinstance(interval, int) and trainer.enable_validation else None
 
 
 def get_validation_seconds(trainer: Trainer) -> float | None:
-    """Return the seconds between two validations; None if the interval is not a time.
+    """Return the seconds between two validations; None if they are not by time.
 
-    Such a Trainer has no ``val_check_interval``.
+    A Trainer with an interval in seconds has no ``val_check_interval``.
     """
     return get_validation_interval(trainer) if trainer.enable_validation else None
 
@@ -500,7 +505,7 @@ def continue_after_step(trainer: Trainer, *, is_at_limit: bool = False) -> None:
 
 
 def extend_limit(trainer: Trainer, step: int) -> int | None:
-    """Raise ``max_steps`` if it is reached, so that a resumed fit ends its latest step.
+    """Increase ``max_steps`` if it is reached, so that a resumed fit ends its latest step.
 
     Args:
         trainer: The Trainer.

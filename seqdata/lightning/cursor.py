@@ -267,7 +267,7 @@ class CounterRepair(Callback):
 
 
 def adopt_checkpoint(checkpoint: dict[str, Any], name: str, on_changed: OnChanged) -> None:
-    """Make a checkpoint without a state of the DataModule begin the next epoch.
+    """Adapt a checkpoint without a state of the DataModule, so that the next epoch begins.
 
     Args:
         checkpoint: The checkpoint, whose counters are changed.
@@ -275,7 +275,8 @@ def adopt_checkpoint(checkpoint: dict[str, Any], name: str, on_changed: OnChange
         on_changed: Option of the DataModule: with ``next_epoch``, an epoch may be left unfinished.
 
     Raises:
-        ResumeError: If it was saved in the middle of an epoch, which may not be left.
+        ResumeError: If it was saved in the middle of an epoch, and ``on_changed`` is not
+            ``next_epoch``, or it has the state of another DataModule.
     """
     if "loops" not in checkpoint:
         return
@@ -371,7 +372,7 @@ def reopen_epoch_end(states: LoopStates) -> None:
 def align_totals(states: LoopStates) -> None:
     """Make all totals of batches differ from those of the epoch by the same number.
 
-    They differ otherwise if a hook ended an epoch early (``on_train_batch_start`` returned -1), or
+    The differences vary if a hook ended an epoch early (``on_train_batch_start`` returned -1), or
     after an earlier resume from a failed step; Lightning then cannot recognise the hook at which
     the checkpoint was saved.
     """

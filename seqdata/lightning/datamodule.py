@@ -65,7 +65,6 @@ _KINDS_BY_STAGE: dict[str, tuple[DataKind, ...]] = {
     "predict": ("predict",),
 }
 
-
 _OTHER_NAME = "pytorch_lightning"  # the code of lightning.pytorch, as a package of its own
 _IMPORTED_LATE = (
     "datamodule: the Trainer must be of lightning.pytorch, but is of pytorch_lightning, which was "
@@ -97,7 +96,8 @@ class SequenceDataModule(_Base):
         test: Test data, in the same forms as ``val``.
         predict: Data to predict, in the same forms as ``val``.
         batching: Policy of the batches, or its registered name; None: ``Bucketed(32)``.
-        eval_batching: Policy of val, test and predict, never shuffled; None: ``batching``.
+        eval_batching: Policy of val, test and predict, never shuffled; None: ``batching``, or the
+            inner policy of a ``Weighted`` or ``Mix``, so that each sequence is evaluated once.
         batches_per_update: Number of batches of the plan, over all ranks, in one optimizer update.
             It sets the accumulation of the Trainer and the groups of a ``Mix``, so that a run is
             the same on any number of ranks. None: the accumulation of the Trainer applies.
@@ -130,8 +130,8 @@ class SequenceDataModule(_Base):
         tail: Treatment of ranks without a batch in the last step of training: ``fill`` (a row of
             weight 0), ``drop`` (no uneven step) or ``repeat``. Evaluation always uses ``fill``.
         on_error: Treatment of a sequence that cannot be read or transformed: ``raise``; ``mask``:
-            its row has weight 0; ``replace``: its row is the longest other row, cropped. The file
-            ``seqdata-errors-rank0.jsonl`` in the log folder lists the ids.
+            its row has weight 0; ``replace``: its row is the longest other row, cropped. Each rank
+            lists the ids in a file in the log folder, such as ``seqdata-errors-rank0.jsonl``.
         max_errors: Maximum number of masked or replaced errors in a run, over ranks and resumes.
         on_changed: Treatment of training data that changed since a state was saved. ``error``
             raises. ``next_epoch`` begins the next epoch with the new data; at the end of an epoch,
@@ -142,7 +142,7 @@ class SequenceDataModule(_Base):
         num_workers: Number of worker processes of each rank and loader; 0: none.
         prefetch: Number of groups of batches that a thread reads ahead; 0: no thread.
         start_method: Start method of workers; None: ``forkserver`` if available, else ``spawn``.
-        stall_timeout: Seconds without progress after which a worker raises ``StallError``.
+        stall_timeout: Seconds without progress of a worker after which ``StallError`` is raised.
         persistent_workers: Whether to keep workers of an evaluation alive for the next evaluation.
             Workers of training live until the end of the fit.
         pin_memory: Whether to copy batches into pinned memory; None: if the Trainer uses CUDA.
@@ -155,8 +155,8 @@ class SequenceDataModule(_Base):
         split: Parts of ``train``: ``{"train": 0.8, "val": 0.2}``, with ``test`` and ``predict`` if
             needed, as fractions of the sequences, or as ranges such as ``"..2024-01-01"`` with
             ``along``. Other keys are the options ``by``, ``along``, ``seed``, ``stratify``,
-            ``exact``, ``context`` and ``unit`` of ``split``. Without a part ``predict``, the last
-            part is the data to predict.
+            ``exact``, ``context`` and ``unit`` of ``split``. Without a part ``predict``, the part
+            ``test``, or else ``val``, is the data to predict.
         statistics: Field -> estimator, such as ``MeanStd()``, its name, or in YAML its
             ``class_path`` and ``init_args``; or the result of ``fit``; or a function of the
             training part that returns such a mapping. Estimators are fitted in ``setup``, on the
@@ -233,8 +233,8 @@ class SequenceDataModule(_Base):
         super().__init__()
         given["batching"] = Bucketed(32) if batching is None else batching
         given["statistics"] = resolve_estimators(statistics)
-        names = [each.name for each in fields_of(DataOptions)]
-        self._options = DataOptions(**{name: given[name] for name in names})
+        options = {each.name: given[each.name] for each in fields_of(DataOptions)}
+        self._options = DataOptions(**options)
         self._run_record = RunRecord()
         self._folder: Path | None = None  # of the run
         self._sources = DataSources(self._options, self._run_record.make_command)
@@ -275,12 +275,12 @@ class SequenceDataModule(_Base):
         if _OTHER_NAME in sys.modules and _Base is LightningDataModule:
             raise ConfigError(_IMPORTED_LATE)
         raise ConfigError(
-            "datamodule: it cannot be iterated over. Iterate over its `train_dataloader()`, or "
-            "pass it to the Trainer as `datamodule`"
+            f"datamodule: a {type(self).__name__} cannot be iterated over. Iterate over its "
+            "`train_dataloader()`, or pass it to the Trainer as `datamodule`"
         )
 
     def __str__(self) -> str:
-        """Return the kinds of data; Lightning's version iterates over each loader."""
+        """Return the class, kinds of data and policy; Lightning would iterate over each loader."""
         return descriptions.format_title(type(self).__name__, self._options)
 
     def __repr__(self) -> str:
@@ -312,12 +312,10 @@ class SequenceDataModule(_Base):
         return copied
 
     def setup(self, stage: str = "fit") -> None:
-        """Open the data of a stage, and compare it over all ranks; a second call changes nothing.
-
-        A Trainer passes its stage; without one, ``data.setup()`` opens the data of a fit.
+        """Open the data of a stage (by default of a fit) once, and compare it over all ranks.
 
         Raises:
-            SeqDataError: If opening fails on a rank, or ranks differ; every rank raises it.
+            SeqDataError: If a rank cannot open or plan the data, or ranks differ; raised on all.
         """
         error, values, noted = None, dict[str, Any](), dict[str, Any]()
         self._folder = adapter.get_run_folder(self.trainer)  # collective: before a rank can fail
@@ -332,10 +330,11 @@ class SequenceDataModule(_Base):
         check_consistent(world, values, error, advisory=advisory)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the position and statistics of a saved fit; outside a fit, only its statistics.
+        """Load the state of a saved fit; outside a fit, only its statistics.
 
         Raises:
             ResumeError: If the state does not match this run; the message has the reason.
+            ConfigError: If the rest of the epoch has padding rows that the output does not mark.
         """
         if self._train_run is not None and adapter.is_fitting(self.trainer):
             if self._sources.restore_fitted(state_dict):
@@ -347,11 +346,11 @@ class SequenceDataModule(_Base):
             self._options = self._sources.options
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, equal on all ranks; a collective operation.
+        """Return the state of the fit, equal on all ranks; empty without a fit.
 
-        It contains the position and everything that determines the plan (about 1 kB of JSON), the
-        statistics of transforms, the weights of ``Feedback``, and, in the middle of an epoch, the
-        training states of all ``LaneStates``.
+        All ranks must call it. The state has the position, everything that determines the plan
+        (about 1 kB of JSON), the statistics of transforms, the weights of ``Feedback``, and, in the
+        middle of an epoch, the training states of all ``LaneStates``.
         """
         return {} if self._train_run is None else self._train_run.state_dict()
 
@@ -359,7 +358,7 @@ class SequenceDataModule(_Base):
         """Return the training loader.
 
         Raises:
-            ConfigError: If there is no training data.
+            ConfigError: If there is no training data, or ``setup`` of a subclass did not open it.
         """
         engine, run = self._get_engines("train")[0], self._train_run
         if run is None:
@@ -449,17 +448,17 @@ class SequenceDataModule(_Base):
 
     @property
     def statistics(self) -> Statistics | None:
-        """Fitted statistics; None before ``setup``, or if there are none."""
+        """Statistics of the data; None if there are none, or before ``setup`` has fitted them."""
         found = self._options.statistics
         return found if isinstance(found, Statistics) else None
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Sizes that a model needs: kind -> field -> size. The property opens the training data.
+        """Sizes that a model needs: kind -> field -> size; opens the data, and fits statistics.
 
         ``features`` is the number of features of a timestep, or of a value per sequence, for fields
-        of floats except labels. ``vocabulary`` is the number of ids of a field of tokens, including
-        padding and unknown tokens. ``classes`` is the number of labels.
+        of floats or with statistics, except labels. ``vocabulary`` is the number of ids of tokens,
+        including padding and unknown ones, or of categories. ``classes`` is the number of labels.
 
         Raises:
             SeqDataError: If the data cannot be opened.
@@ -476,31 +475,33 @@ class SequenceDataModule(_Base):
         self._fit_statistics()
         return descriptions.describe_sources(str(self), self._options, self._sources)
 
-    def predict(self, trainer: Any, model: Any, *, ckpt_path: Any = None) -> pa.Table:
+    def predict(
+        self, trainer: Any, model: Any, *, ckpt_path: Any = None, per: Any = None
+    ) -> pa.Table:
         """Predict with a model, and return the predictions as an Arrow table, equal on every rank.
 
         The data is ``predict``, or, without it, the part ``predict``, ``test`` or ``val`` of
-        ``split``. A row is a timestep (of the horizon, for windows with one), or a sequence if
-        predictions are per sequence. Columns are the id, the date if there is one, ``position`` in
-        the data, and the predictions, named ``<field>_pred`` and in the unit of the data.
+        ``split``. A row is a timestep (of the horizon, for windows with one), or, if no prediction
+        is per timestep, a sequence or window. Columns are the id, any date, the ``position`` in the
+        data, ``timestep``, any ``step``, and predictions: ``<field>_pred`` in the unit of a field.
 
         Args:
             trainer: A Trainer.
-            model: A model whose ``predict_step`` returns field -> tensor, with a row for each row
-                of the batch.
+            model: Model whose ``predict_step`` returns a tensor (rows, ...), or a dict of them.
             ckpt_path: Checkpoint, as in ``trainer.predict``.
+            per: Unit of a prediction, as in ``PredictionWriter``.
 
         Raises:
             ConfigError: If there is no data to predict, or several datasets.
         """
-        return predict_table(trainer, model, self, self._sources, ckpt_path)
+        return predict_table(trainer, model, self, self._sources, ckpt_path, per)
 
     def _fit_statistics(self) -> None:
         if self._sources.fit_statistics():
             self._options = self._sources.options
 
     def on_exception(self, exception: BaseException) -> None:
-        """Stop all threads, and add a note about the batch to an exception of a step."""
+        """Stop threads and workers, and add a note about the batch to an exception of a step."""
         add_evaluation_context(self.trainer, exception)
         if self._train_run is not None:
             self._train_run.add_context(
@@ -511,7 +512,7 @@ class SequenceDataModule(_Base):
         self._shut_down()
 
     def teardown(self, stage: str) -> None:
-        """Stop all threads, and restore the Trainer."""
+        """Stop threads and workers, and, after a fit, restore the Trainer's settings."""
         self._shut_down()
         if stage == "fit" and self._train_run is not None:
             self._train_run.restore_trainer()
@@ -531,8 +532,7 @@ class SequenceDataModule(_Base):
         for kind in _KINDS_BY_STAGE[stage]:
             for index, engine in enumerate(self._sources.prepare_engines(kind, context)):
                 described = {**engine.describe(), "batches": engine.num_batches}
-                for name, value in described.items():
-                    values[f"{name} of {kind} {index}"] = value
+                values |= {f"{name} of {kind} {index}": value for name, value in described.items()}
         if stage == "fit":
             self._prepare_fit(context)
         if self.trainer is not None:

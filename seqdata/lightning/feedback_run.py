@@ -79,7 +79,8 @@ def count_segment_batches(
     """Return the number of batches of a segment, over all ranks; None if nothing is trained.
 
     Raises:
-        ConfigError: If the batches of training are not drawn by weights.
+        ConfigError: If the batches of training are not drawn by weights, or the Trainer has
+            ``overfit_batches``.
     """
     if not adapter.is_fitting(trainer):
         return None
@@ -95,7 +96,7 @@ def count_segment_batches(
         raise ConfigError(
             must_be(
                 "Feedback: `overfit_batches` of the Trainer", "0", "above 0, which draws the same "
-                "batches again and again", "Leave one of them out",
+                "batches again and again", "Leave out `overfit_batches`, or the callback",
             )
         )  # fmt: skip
     batches = options.batches_per_update
@@ -175,7 +176,8 @@ class FeedbackRun:
         """Add the output of a training step.
 
         Raises:
-            ConfigError: If the batch has no ids, or the output has no such score.
+            ConfigError: If the batch has no ids, or the output has no such score, or one of
+                another shape.
         """
         is_automatic = adapter.has_automatic_optimization(self._trainer)
         divided_by = self._trainer.accumulate_grad_batches if is_automatic else 1
@@ -196,6 +198,9 @@ class FeedbackRun:
 
         Args:
             run_position: Position of the batch that is trained next.
+
+        Raises:
+            SeqDataError: If a score of any rank is invalid; raised on every rank.
         """
         try:
             pending = self._scores.pending_state(self._gather(run_position))
@@ -204,7 +209,7 @@ class FeedbackRun:
             _warn(
                 f"datamodule: the checkpoint at batch {run_position.position} of epoch "
                 f"{run_position.epoch} has no scores of its segment: {cause}. A run that resumes "
-                "from it makes other weights. Resume from another one"
+                "from it makes other weights. Resume from another checkpoint"
             )
         weights = self._segments.get_weights(run_position)
         return {KEY: {**self._scores.state(weights), "pending": pending}}
@@ -235,7 +240,7 @@ class FeedbackRun:
             raise ResumeError(
                 must_be(
                     f"resume: `{KEY}` of the state", "the weights of the saved run",
-                    f"{saved!r:.60}", "It is damaged",
+                    f"{saved!r:.60}", "Resume from another checkpoint",
                 )
             )  # fmt: skip
         pending = saved.get("pending")
@@ -265,6 +270,7 @@ class FeedbackRun:
 
         Raises:
             RanksDifferError: If ranks have different weights; raised on every rank.
+            Exception: The one that ``weigh`` raises on this rank.
         """
         values, failure = None, None
         try:

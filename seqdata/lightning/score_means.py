@@ -1,7 +1,7 @@
 """Mean scores of sequences or parts, and weights made from them.
 
-Sums are integers, so that they are the same in any order. Means are rounded to 16 bits, so that
-losses that differ in their last bits on another number of ranks yield the same weights.
+Sums are integers, so that they are the same in any order. Means are rounded to 16 significant bits,
+so that losses that differ in their last bits on another number of ranks yield the same weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SequenceSums(NamedTuple):
     """Sums of the scores of a segment, by sequence.
 
     Attributes:
-        ids: int64 (n,), rising indices of sequences in their store.
+        ids: int64 (n,), increasing indices of sequences in their store.
         sums: int64 (n,), multiples of ``2**-FRACTION_BITS``.
         counts: int64 (n,), number of scores in each sum.
     """
@@ -62,7 +62,7 @@ class SequenceScores:
         return SequenceSums(sums.ids, sums.sums, sums.counts)
 
     def merge(self, sums: Sequence[SequenceSums]) -> SequenceSums:
-        """Add the sums of several ranks."""
+        """Return the total of the sums of several ranks."""
         columns = [np.concatenate(column) for column in zip(*sums, strict=True)]
         ids, positions = np.unique(columns[0], return_inverse=True)
         merged = [np.zeros(len(ids), dtype=np.int64) for _ in range(2)]
@@ -71,7 +71,7 @@ class SequenceScores:
         return SequenceSums(ids, *merged)
 
     def weigh(self, sums: SequenceSums) -> Any:
-        """Return weights after a segment with these scores."""
+        """Update the mean scores after a segment, and return the weights of the next one."""
         if len(sums.ids):
             rows = np.minimum(np.searchsorted(sums.ids, self._bases), len(sums.ids) - 1)
             is_met = sums.ids[rows] == self._bases
@@ -133,7 +133,7 @@ class PartScores:
         )
 
     def merge(self, sums: Any) -> PartSums:
-        """Add the sums of several ranks."""
+        """Return the total of the sums of several ranks."""
         merged: PartSums = {}
         for part, (total, count) in ((k, v) for part_sums in sums for k, v in part_sums.items()):
             earlier = merged.get(part, (0, 0))
@@ -141,7 +141,7 @@ class PartScores:
         return merged
 
     def weigh(self, sums: PartSums) -> Any:
-        """Return weights after a segment with these scores."""
+        """Update the mean scores after a segment, and return the weights of the next one."""
         for part, (total, count) in sums.items():
             mean = compute_means(np.array([total], dtype=object), np.array([count], dtype=object))
             self._means[part] = float(mean[0])
@@ -177,7 +177,7 @@ class PartScores:
 def weigh_in_proportion(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return weights in proportion to scores, and at least a tenth of their mean.
 
-    A missing score counts as the mean of the others.
+    A missing score counts as the mean of the others. If no score is above 0, all weights are 1.
 
     Args:
         scores: float64 (n,), NaN where a score is missing.
@@ -203,7 +203,7 @@ def weigh_in_proportion(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def compute_means(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
-    """Return means of integer sums, rounded to 16 bits, float64 (n,)."""
+    """Return means of integer sums, rounded to 16 significant bits, float64 (n,)."""
     means = np.ldexp((sums / counts).astype(np.float64), -FRACTION_BITS)
     mantissas, exponents = np.frexp(means)
     rounded = np.rint(np.ldexp(mantissas, _MEAN_BITS))

@@ -23,9 +23,9 @@ FRACTION_BITS = 30
 """Sums are multiples of ``2**-FRACTION_BITS``: integers, whose sum does not depend on the order."""
 
 MAX_SCORE = 2.0**20
-"""Largest absolute score that is summed: 8,192 such scores of a sequence fit an int64."""
+"""Largest absolute score that is summed: the sum of 8,191 of them fits an int64."""
 
-_SMALL_SCORE = 2.0**-20  # rounding of a sum is a thousandth of it and more where all are smaller
+_SMALL_SCORE = 2.0**-20  # rounding changes a smaller score by up to 1/2048 of it, or more
 
 LOSS = "loss"
 
@@ -91,7 +91,7 @@ class ScoreCollector:
     Rows of weight 0 (dummies and idle lanes) are dropped. The score of a row of several sequences
     (packed documents, streams of lanes) counts for each of them, unless there is one score for each
     of ``batch.segments``. Chunks and windows of a sequence count one by one. In a dict of batches
-    names are parts, and scores are a dict with the same names, or one for all.
+    names are parts, and the scores are a dict with some of these names, or one value for all.
 
     Attributes:
         score: Key of the score in the output of ``training_step``; a tensor alone is ``loss``.
@@ -106,7 +106,11 @@ class ScoreCollector:
     def __post_init__(self) -> None:
         if not isinstance(self.score, str) or not self.score:
             raise ConfigError(
-                must_be(f"{self.owner}: `score`", "a key of the step's output", repr(self.score))
+                must_be(
+                    f"{self.owner}: `score`",
+                    "a non-empty string, a key of the step's output",
+                    repr(self.score),
+                )
             )
 
     def __len__(self) -> int:
@@ -244,15 +248,16 @@ class ScoreCollector:
             yield name, batches[name], own_value
 
     def _check_shape(self, score: Tensor, batch: SequenceBatch) -> None:
-        """Raise unless there is a score for each row, or for each span."""
+        """Raise unless there is a score for each row, or for each segment."""
         rows = len(batch)
         spans = rows if batch.segments is None else len(batch.segments)
         if tuple(score.shape) not in ((rows,), (spans,)):
             sizes = f"({rows},)" if spans == rows else f"({rows},) or ({spans},)"
+            unit = "row" if spans == rows else "row or segment"
             raise ConfigError(
                 must_be(
                     f"{self.owner}: the shape of {self.score!r}",
-                    f"{sizes}, a value for each row, or (), one of the whole batch",
+                    f"{sizes}, a value for each {unit}, or (), one of the whole batch",
                     f"{tuple(score.shape)}",
                     "Sum or average over timesteps and features",
                 )
@@ -281,7 +286,7 @@ class ScoreCollector:
                 must_be(
                     f"{self.owner}: {self.score!r} of sequence {batch.ids[first]}{of_part} "
                     f"(epoch {batch.epoch}, batch {batch.number})",
-                    f"a finite number of at most {MAX_SCORE:,.0f}",
+                    f"a finite number from -{MAX_SCORE:,.0f} to {MAX_SCORE:,.0f}",
                     f"{batch.scores[first]}",
                     "Leave such rows out with a weight of 0, or return a score that is bounded",
                 )

@@ -228,6 +228,7 @@ class TrainRun:
 
         Raises:
             ResumeError: If the state does not fit; the message has the reason.
+            ConfigError: If the rest of the epoch has padding rows that the output does not mark.
         """
         saved = FitState.from_dict(state)
         start = self.load_state(saved)
@@ -480,7 +481,7 @@ def _restore_lane_states(
             states.forgive(_LOADER, run_position.epoch, run_position.position)
         warn(
             f"resume: the checkpoint has no lane states: {saved_tables}. Sequences restart in "
-            "the middle of a lane; resume from an earlier one to be exact"
+            "the middle of a lane; resume from an earlier checkpoint to be exact"
         )
         return
     if not isinstance(saved_tables, Mapping):
@@ -489,7 +490,7 @@ def _restore_lane_states(
                 f"resume: `{LANES_KEY}` of the state",
                 "tables by name",
                 f"{saved_tables!r:.60}",
-                "It is damaged",
+                "Resume from another checkpoint",
             )
         )
     for key, saved_table in saved_tables.items():
@@ -535,7 +536,7 @@ def _make_missing_lane_state(run_position: RunPosition, reason: str) -> dict[str
     warn(
         f"datamodule: the checkpoint at batch {run_position.position} of epoch "
         f"{run_position.epoch} has no lane states: {reason}. A run that resumes from it restarts "
-        "its sequences in the middle of a lane. Resume from another one"
+        "its sequences in the middle of a lane. Resume from another checkpoint"
     )
     return {LANES_KEY: reason}
 

@@ -51,7 +51,7 @@ class BatchRef:
 
     Attributes:
         start_position: Position at which the iteration began.
-        step: Step of the rank's share from there.
+        step: Index of the step in the rank's share of the epoch.
     """
 
     start_position: RunPosition
@@ -157,7 +157,7 @@ class TrainerLoader:
 
 
 class EpochCounter:
-    """Starts of iterations without a Trainer's DataModule, one epoch after another.
+    """Function that starts each iteration outside a Trainer: of the next epoch, or of epoch 0.
 
     Args:
         is_evaluation: Whether every iteration is of epoch 0.

@@ -81,7 +81,7 @@ def check_epoch_steps(trainer: Trainer, trainer_steps: float, steps: int) -> Non
 
 
 def count_accumulated(trainer: Trainer, epoch: int) -> int:
-    """Return the number of steps of an update in an epoch, also if a callback schedules it."""
+    """Return the number of steps of an update in an epoch, for which a callback may set it."""
     for callback in adapter.get_callbacks(trainer):
         if isinstance(callback, GradientAccumulationScheduler):
             return callback.get_accumulate_grad_batches(epoch)
@@ -116,8 +116,8 @@ def set_accumulation(trainer: Trainer, batches: int, lanes: int, *, is_repeated:
         is_repeated: Whether an earlier call has set it.
 
     Raises:
-        ConfigError: If ``batches`` is not a multiple of the number of ranks, or the accumulation is
-            set elsewhere.
+        ConfigError: If ``batches`` is not a multiple of the number of ranks, if the module
+            optimizes manually, or if the accumulation is set elsewhere.
     """
     size = adapter.get_world(trainer).size
     if not lanes and batches % size:

@@ -35,7 +35,6 @@ from seqdata.plan_table import (
     offsets_from_sizes,
 )
 from seqdata.planning.randomness import Draw, Purpose
-from seqdata.report import make_report
 
 
 def order_batches(
@@ -168,7 +167,7 @@ def spread_copies(
     Args:
         members: int64 (n,), the items in decreasing order of length.
         keys: int64 (n,), sort keys of that order, by item.
-        copies: Items that are of one sequence.
+        copies: Items that have the same sequence.
         rows: Number of items of a batch.
     """
     step = rows + rows // 4  # others move, too: a batch's width need not be enough
@@ -186,7 +185,7 @@ def lengthen_copies(
     Args:
         lengths: int64 (n,), lengths of the items.
         order: int64 (n,), the items in decreasing order of length.
-        copies: Items that are of one sequence.
+        copies: Items that have the same sequence.
         max_tokens: Maximum number of timesteps of a batch.
     """
     ranked = lengths[order]
@@ -210,7 +209,7 @@ def distribute_copies(
     Args:
         members: int64 (n,), the items in decreasing order of length, bucket by bucket.
         shuffled: int64 (n,), a random permutation.
-        copies: Items that are of one sequence.
+        copies: Items that have the same sequence.
         bucket: int64 (n,), the bucket of each position.
         rows: int64 (buckets,), rows of a bucket's batches; its last batch may have fewer.
         sizes: int64 (buckets,), items of each bucket.
@@ -278,7 +277,7 @@ class DescendingRows(BatchTable):
         yield from map(_sort_rows, self.table.tables())
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return the number of scored timesteps and of non-empty rows in batches ``first:stop``."""
         return self.table.totals(first, stop, overlap)
 
     def prepare(self, number: int) -> int:
@@ -348,9 +347,9 @@ def _sort_rows(table: ArrayTable) -> ArrayTable:
 def sort_within_batches(plan: Plan) -> Plan:
     """Return a plan with the rows of each batch in descending length; rows of lanes stay.
 
-    It has the fingerprint of the given plan, whose batches and order of batches it has.
+    The fingerprint, the report and the order of batches are those of the given plan.
     """
     if plan.lanes:
         return plan
-    origin = PlanOrigin(lambda: plan.fingerprint, make_report)
+    origin = PlanOrigin(lambda: plan.fingerprint, lambda _: plan.report)
     return plan.with_table(DescendingRows, origin)

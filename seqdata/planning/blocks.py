@@ -43,7 +43,7 @@ class BlockItems(NamedTuple):
 
     Attributes:
         lengths: int64 (n,), cost of each item as a row: its timesteps, or a cost of its own.
-        copies: Items that are of one sequence; None: all are of different ones.
+        copies: Items that have the same sequence; None: all have different sequences.
     """
 
     lengths: NDArray[np.int64]
@@ -81,7 +81,7 @@ class Cutter(Protocol):
 
     @property
     def max_block(self) -> int:
-        """Most items that are planned as one block."""
+        """Maximum number of items that are planned as one block."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class Cutter(Protocol):
         ...
 
     def count_batches(self, blocks: Blocks) -> list[BlockCost]:
-        """Count each block's batches, from the histogram of its lengths alone."""
+        """Return number of batches and highest cost of each block, by the lengths alone."""
         ...
 
     def cut(self, items: BlockItems, draw: Draw | None, block: int) -> BlockBatches:
@@ -112,8 +112,9 @@ class Blocks(Sequence[Block]):
 
     Attributes:
         items: The items.
-        size: Items of a block.
-        run: Neighbouring items that belong to the same block; 0: blocks are of neighbours.
+        size: Number of items of a block.
+        run: Number of neighbouring items that stay together in a block; 0: all items of a block
+            are neighbours.
     """
 
     items: Items
@@ -172,7 +173,7 @@ class Blocks(Sequence[Block]):
 
 
 def split_blocks(items: Items, cutter: Cutter, shuffle: Shuffle) -> Blocks:
-    """Return the blocks of the items: samples of the data, or neighbours if ``shuffle`` says so."""
+    """Return the blocks of the items: samples of the data if ``shuffle`` is True, or neighbours."""
     size = len(items) if len(items) <= cutter.max_block else cutter.block_items
     return Blocks(items, size, _choose_run(items, size) if shuffle is True else 0)
 
@@ -190,7 +191,7 @@ def _choose_run(items: Items, size: int) -> int:
 
 
 def compute_block_costs(blocks: Blocks, cutter: Cutter) -> list[BlockCost]:
-    """Return the number of batches of every block, counted once per index."""
+    """Return number of batches and highest cost of every block, computed once per index."""
     items = blocks.items
     key = ("counts", items.axis, items.rule, items.cost, cutter, blocks.run)
     return items.index.remember(key, lambda: cutter.count_batches(blocks))
@@ -276,7 +277,7 @@ class BlockTable(BatchTable):
         return parts[0] if len(parts) == 1 else join_tables(parts)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return the number of scored timesteps and of non-empty rows in batches ``first:stop``."""
         timesteps = rows = 0
         for block, low, high in self._cut(first, stop):
             more = self._block_table(block).totals(low, high, overlap)

@@ -52,7 +52,7 @@ ties in the order of the data."""
 
 ADDED = "added"
 """Mark of options of a later release: at their default they are not described, so that plans and
-checkpoints of earlier ones stay valid."""
+checkpoints of earlier releases stay valid."""
 IN_SECONDS = "in_seconds"
 """Mark of options in seconds, which plans do not depend on: they become timesteps first."""
 _BLOCK_BATCHES = 64  # a block has a multiple of so many: steps of so many ranks end with it
@@ -60,7 +60,7 @@ _BLOCK_BATCHES = 64  # a block has a multiple of so many: steps of so many ranks
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeCutter:
-    """Cut every ``batch_size`` items of an order.
+    """Rule that cuts an order of items into batches of ``batch_size``.
 
     Attributes:
         batch_size: Number of rows of a batch.
@@ -140,7 +140,7 @@ def check_counts(
         optional: Whether None is allowed.
 
     Raises:
-        ConfigError: If one is not an integer of at least ``least``.
+        ConfigError: If one is not an integer of at least ``least``, and below 2^62.
     """
     for name in names:
         value = getattr(options, name)
@@ -149,6 +149,8 @@ def check_counts(
         count = as_integer(value)
         if count is None or not least <= count < _MOST:
             needed = f"an integer of at least {least}"
+            if count is not None and count >= _MOST:
+                needed += " and below 2**62"
             raise ConfigError(must_be(f"policy {policy!r}: `{name}`", needed, repr(value)))
         if type(value) is not int:
             object.__setattr__(options, name, count)

@@ -25,7 +25,7 @@ from seqdata.planning.blocks import MAX_BLOCK_ITEMS
 from seqdata.planning.randomness import Draw, Purpose
 
 MAX_DRAWS = 1 << 30
-"""Most draws of an epoch: sums of rates must fit 63 bits."""
+"""Maximum number of draws of an epoch: sums of rates must fit into 63 bits."""
 
 _BITS = 32  # of the fraction of a rate
 _ONE = 1 << _BITS
@@ -120,7 +120,7 @@ def _distribute(fixed: NDArray[np.int64], missing: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnSequences:
-    """The sequences of one epoch.
+    """The sequences that are drawn for one epoch.
 
     Attributes:
         numbers: Integers (draws,), increasing: sequences of the data, repeated for each draw.
@@ -156,7 +156,7 @@ class RenumberedTable(BatchTable):
         return PlanBatch(self._renumber(batch.spans), batch.rows)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows of batches ``first:stop``."""
+        """Return the number of scored timesteps and of rows in batches ``first:stop``."""
         return self.table.totals(first, stop, overlap)
 
     def tables(self) -> Iterator[ArrayTable]:

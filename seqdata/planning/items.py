@@ -31,7 +31,7 @@ class ItemRule(Protocol):
 
     @property
     def run_items(self) -> int:
-        """Maximum number of neighbours that are planned together; 1: that saves no reads."""
+        """Maximum number of neighbours that are planned together; 1: this would save no reads."""
         ...
 
     def count_items(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -55,7 +55,7 @@ class ItemPieces(NamedTuple):
     Attributes:
         lengths: int64 (n,), lengths of the sequences.
         piece_numbers: int64 (n,), index of each piece in its sequence.
-        drawn_for: Returns the keys of random numbers, as ``SequenceIndex.drawn_for`` does.
+        drawn_for: Function that returns keys of random numbers, as ``SequenceIndex.drawn_for``.
     """
 
     lengths: NDArray[np.int64]
@@ -207,7 +207,7 @@ class Items:
 
     @property
     def stored_sizes(self) -> NDArray[Any] | None:
-        """The cost of each item as a row, integers (items,), where they are the stored lengths."""
+        """Stored lengths, integers (items,), if they are the costs of items as rows; else None."""
         is_stored = self.are_whole and self.cost is None and not self.index.maps.get(self.axis)
         return self.index.lengths_of[self.axis] if is_stored else None
 
@@ -219,7 +219,7 @@ class Items:
         return first + int(np.argmax(spans[:, 2] - spans[:, 1]))
 
     def find_copies(self, spans: NDArray[np.int64]) -> Copies | None:
-        """Return the items that are of one sequence; None if no sequence occurs repeatedly.
+        """Return the items that have the same sequence; None if no sequence occurs repeatedly.
 
         Args:
             spans: int64 (n, 3), spans of the items.

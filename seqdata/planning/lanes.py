@@ -99,12 +99,12 @@ class LaneSchedule(Protocol):
 
     @property
     def steps(self) -> int:
-        """Steps of the epoch."""
+        """Number of steps of the epoch."""
         ...
 
     @property
     def lanes(self) -> int:
-        """Lanes of a step."""
+        """Number of lanes of a step."""
         ...
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
@@ -116,7 +116,7 @@ class LaneSchedule(Protocol):
         ...
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the number of non-idle rows before each of some steps, int64 (k,)."""
         ...
 
     def extend(self, first: int, stop: int) -> ArrayTable | None:
@@ -184,7 +184,7 @@ class StepTable(BatchTable):
         return self.schedule.scale(number)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return the number of scored timesteps and of non-empty rows in batches ``first:stop``."""
         del overlap  # known to the schedule
         if first >= stop:
             return 0, 0
@@ -273,7 +273,7 @@ class StreamLanes:
 
     @property
     def lanes(self) -> int:
-        """Lanes of a step."""
+        """Number of lanes of a step."""
         return len(self.loads)
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
@@ -291,7 +291,7 @@ class StreamLanes:
         return total
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the number of non-idle rows before each of some steps, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
     def scale(self, step: int) -> float:
@@ -411,7 +411,7 @@ class QueuedLanes:
 
     @property
     def lanes(self) -> int:
-        """Lanes of a step."""
+        """Number of lanes of a step."""
         return len(self.loads)
 
     def lay_out(self, first: int, stop: int) -> ArrayTable:
@@ -443,7 +443,7 @@ class QueuedLanes:
         return total
 
     def count_live(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of rows before each of some steps that are not idle, int64 (k,)."""
+        """Return the number of non-idle rows before each of some steps, int64 (k,)."""
         return count_live_before(self.loads, steps)
 
     def extend(self, first: int, stop: int) -> ArrayTable | None:

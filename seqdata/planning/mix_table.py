@@ -70,11 +70,11 @@ class PartRun:
         """Return the plan of one of the part's own epochs; the last ones are kept.
 
         Raises:
-            PlanError: If the number of batches is not that of the policy, or batches have lanes.
+            PlanError: If the plan does not have the number of batches or lanes of this run.
         """
         plan = self._plans.get(epoch)
         if plan is None:
-            with StopIterationGuard("mix: `policy`", self.policy):
+            with StopIterationGuard(f"policy {self.rule!r}: `policy`", self.policy):
                 plan = self.policy.plan(self.index, seed=self.seed, epoch=epoch)
             self._check(plan, epoch)
             for old in list(self._plans)[: 1 - _CACHED_EPOCHS]:  # a reader thread may do the same
@@ -92,12 +92,17 @@ class PartRun:
         return epoch, (number + epoch * self.num_batches % -self.group) % self.num_batches
 
     def count_left(self, epoch: int, number: int) -> int:
-        """Return the number of batches of an epoch that the run has from one of its plan on."""
+        """Return the number of batches from a batch of an epoch's plan to the end of this epoch."""
         batches = self.num_batches
         return batches - (number - epoch * batches % -self.group) % batches
 
     def _check(self, plan: Plan, epoch: int) -> None:
         """Raise if a plan of the part cannot be mixed with others."""
+        if self.lanes and plan.lanes != self.lanes:
+            raise PlanError(
+                f"policy {self.rule!r}: plans of part {self.name!r} must have {self.lanes} lanes, "
+                f"as `lanes` of its policy says, but have {plan.lanes}. Correct the policy."
+            )
         if plan.lanes != self.lanes:
             raise PlanError(
                 f"policy {self.rule!r}: the batches of part {self.name!r} must be independent, but "
@@ -152,7 +157,7 @@ class MixTable(PiecewiseTable):
         return [PartLabel(self.parts[part].name, epoch) for part, epoch, _ in located]
 
     def locate_parts(self, number: int) -> dict[str, PartPosition]:
-        """Return each part's position in its own epochs before a batch; ``count``: at the end."""
+        """Return each part's position in its own epochs before a batch, or, for ``count``, last."""
         counts = self.order.count_batches(self.first + number, self.group, len(self.parts))
         bases = self.bases or [0] * len(self.parts)
         begins = self.origin.values if self.origin else [PartPosition(0, 0)] * len(self.parts)
@@ -193,7 +198,7 @@ class MixTable(PiecewiseTable):
         return Piece(plan, number - own, number + count, run.first, run.name)
 
     def _cut(self, first: int, stop: int) -> Iterator[PieceSlice]:
-        """Yield batches ``first:stop`` as plans have them."""
+        """Yield batches ``first:stop`` as slices of the plans of parts."""
         if self.group > 1:
             yield from PiecewiseTable._cut(self, first, stop)
             return
@@ -266,7 +271,7 @@ class LaneMixTable(BatchTable):
         return self._join(tables, stop - first)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows that are not idle of batches ``first:stop``."""
+        """Return the number of scored timesteps and of non-empty rows in batches ``first:stop``."""
         del overlap  # known to the plans
         timesteps = rows = 0
         for run in self.parts:

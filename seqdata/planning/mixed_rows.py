@@ -92,7 +92,7 @@ def make_part_rows(
     policy: Policy,
     weights: Sequence[Fraction],
 ) -> list[PartRows]:
-    """Return the rows of each part; their total is the number of sequences.
+    """Return the rows of each part; their total is the number of sequences that can be drawn.
 
     Args:
         parts: Name -> lengths.
@@ -229,7 +229,7 @@ class RowMixture:
 
         Args:
             epoch: The epoch.
-            fingerprint: Returns the digest of the plan.
+            fingerprint: Function that returns the digest of the plan.
         """
         drawn, passes = draw_rows(self.parts, self.index, self.seed, epoch)
         inner = self.policy.plan(drawn.index, seed=self.seed, epoch=epoch)
@@ -308,7 +308,7 @@ class RowMixture:
 
     @property
     def _total(self) -> int:
-        """Rows of an epoch."""
+        """Number of rows of an epoch."""
         return sum(part.rows for part in self.parts)
 
 

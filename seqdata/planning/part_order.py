@@ -215,7 +215,7 @@ class PartWeights:
 
     @property
     def digest(self) -> str:
-        """All values as a string of 3 characters each."""
+        """All values as a string in base64, about 3 characters for each value."""
         return base64.b64encode(np.array(self.values, dtype=_DTYPE).tobytes()).decode()
 
     @classmethod
@@ -238,7 +238,7 @@ class PartWeights:
 
 
 def parse_part_weights(text: str, count: int) -> PartWeights | PartPositions:
-    """Return a change that a state has: weights, or the positions of parts that replace others.
+    """Return a saved change: weights, or the positions of parts that replaced others.
 
     Args:
         text: A ``digest``.
@@ -252,11 +252,11 @@ def parse_part_weights(text: str, count: int) -> PartWeights | PartPositions:
 
 
 def make_part_weights(declared: Mapping[str, float], weights: Any) -> PartWeights | PartPositions:
-    """Return weights of parts that were passed by name, or a change that a state has.
+    """Return weights of parts that were passed by name, or a saved change.
 
     Args:
         declared: Name -> the weight that the mixture declares.
-        weights: Name -> weight; or the string of a state.
+        weights: Name -> weight; or the ``digest`` of a saved change.
 
     Raises:
         ConfigError: If a part is missing or unknown, a weight is invalid, or is above 0 for a part
@@ -272,9 +272,9 @@ def make_part_weights(declared: Mapping[str, float], weights: Any) -> PartWeight
             hint = did_you_mean(part, declared) if part not in declared else ""
             known = ", ".join(map(repr, declared))
             found = f"{part!r} is not one of them" if part not in declared else f"has no {part!r}"
+            advice = "Pass 0 to draw nothing of a part." if part in declared else "Leave it out."
             raise ConfigError(
-                f"{name} must have each of the parts {known}, but {found}. "
-                f"{hint or 'Pass 0 to draw nothing of a part.'}"
+                f"{name} must have each of the parts {known}, but {found}. {hint or advice}"
             )
     values = [weights[part] for part in declared]
     for part, value in zip(declared, values, strict=True):

@@ -87,7 +87,7 @@ class PartPositions:
 
 @dataclass(frozen=True, slots=True)
 class SavedPart:
-    """A part, as a state has it.
+    """A part of a mixture in a saved state.
 
     Attributes:
         digest: Digest of the inputs of its batches.
@@ -100,7 +100,7 @@ class SavedPart:
 
 @dataclass(frozen=True, slots=True)
 class SavedParts:
-    """A mixture, as a state has it.
+    """The parts of a mixture in a saved state.
 
     Attributes:
         epoch_batches: Number of batches of the epoch of the mixture.

@@ -114,7 +114,7 @@ class PiecewiseTable(BatchTable):
         return ArrayTable(joined, join_rows(rows, spans), offsets_from_sizes(np.array(row_counts)))
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows of batches ``first:stop``."""
+        """Return the number of scored timesteps and of rows in batches ``first:stop``."""
         del overlap  # known to the plans
         timesteps = rows = 0
         for plan, low, high, _ in self._cut(first, stop):

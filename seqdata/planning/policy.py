@@ -132,14 +132,14 @@ class BasePolicy(ABC):
         """Return the policy with its seconds as timesteps of a store's axis; None without seconds.
 
         Raises:
-            ConfigError: If the sampling rate of the axis is not known.
+            ConfigError: If the sampling rate of the axis is not known, or a duration is too short.
         """
         del store
         return None
 
     @property
     def horizon(self) -> int:
-        """Timesteps after each span that are its future, the only targets."""
+        """Number of timesteps after each span that are its future, the only targets."""
         return 0
 
     @property
@@ -167,7 +167,7 @@ class BasePolicy(ABC):
 
 
 class _ForeignPolicy(BasePolicy):
-    """A policy that does not inherit: its own members, and defaults for missing ones."""
+    """A policy that does not inherit ``BasePolicy``: its members, and defaults for others."""
 
     __slots__ = ("_policy",)
 
@@ -205,7 +205,7 @@ def as_policy(policy: Policy) -> BasePolicy:
 
 
 class WrapperPolicy(BasePolicy):
-    """A policy around another one, its field ``policy``, which alone plans evaluations."""
+    """A policy around another one, its field ``policy``; evaluations leave the outer one out."""
 
     __slots__ = ()
 
@@ -246,10 +246,11 @@ def resolve_seconds(policy: Policy, store: Store) -> Policy:
 
     Args:
         policy: Any policy.
-        store: The store that is planned; of named parts, the policy of each is for its own.
+        store: The store that is planned. With named parts, each part's policy is resolved for the
+            store of this part.
 
     Raises:
-        ConfigError: If the sampling rate of an axis is not known.
+        ConfigError: If the sampling rate of an axis is not known, or a duration is too short.
     """
     changed = as_policy(policy).in_timesteps(store)
     if changed is not None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from seqdata.errors import ConfigError, must_be
 
 _MIN_KEYS = 1 << 10  # fewer keys are not sorted faster
-_MIN_KEYS_PER_TIE = 8  # nor are keys of which more than one in so many is tied
+_MIN_KEYS_PER_TIE = 8  # nor are keys if more than one in 8 is equal to another
 
 
 def stable_argsort(keys: NDArray[Any]) -> NDArray[np.int64]:
@@ -226,7 +226,7 @@ class KeyedPermutation:
 
     Args:
         count: Size of the permutation, below 2^62.
-        key: Key of the permutation; different keys have different ones.
+        key: Key of the permutation; different keys give different permutations.
     """
 
     __slots__ = ("_keys", "_sides", "count")

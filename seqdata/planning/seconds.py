@@ -32,6 +32,10 @@ def check_seconds(policy: str, options: object, *names: str) -> None:
         found = to_fraction(value)
         if found is None or found <= 0 or max(found.numerator, found.denominator) >= _MOST:
             needed = "a number of seconds above 0"
+            if found is not None and found >= _MOST:
+                needed += f" and below {_MOST}"
+            elif found is not None and found > 0:
+                needed = f"a fraction of two integers below {_MOST}, in seconds"
             raise ConfigError(must_be(f"policy {policy!r}: `{name}`", needed, repr(value), _REMEDY))
 
 
@@ -47,16 +51,16 @@ def check_one_unit(policy: str, options: object, *pairs: tuple[str, str]) -> Non
         found = getattr(options, timesteps)
         if getattr(options, seconds) is not None and found not in (None, 0):
             raise ConfigError(
-                f"policy {policy!r}: one of `{timesteps}` and `{seconds}` must be given, but both "
-                f"are: {found!r} and {getattr(options, seconds)!r}. Leave one out"
+                f"policy {policy!r}: at most one of `{timesteps}` and `{seconds}` must be given, "
+                f"but both are: {found!r} and {getattr(options, seconds)!r}. Leave one out"
             )
 
 
 class SecondsCounter:
     """Counter of the timesteps of seconds, along the axis that is planned on.
 
-    That is the axis of the policy; or, where that is ``time``, the first of ``time`` and the
-    linked axes, fastest first, of which all seconds are whole timesteps, else the fastest.
+    This is the axis of the policy. If that is ``time``, it is the first of ``time`` and the linked
+    axes, fastest first, on which all seconds are integer numbers of timesteps, or else the fastest.
 
     Args:
         store: The store to plan.
@@ -94,7 +98,7 @@ class SecondsCounter:
             value: Its seconds.
 
         Raises:
-            ConfigError: If it is 0.
+            ConfigError: If the nearest number is 0.
         """
         exact = (to_fraction(value) or Fraction(0)) * self._rate
         timesteps = round_half_up(exact)
@@ -107,21 +111,27 @@ class SecondsCounter:
         return timesteps
 
     def measure(self, name: str, value: Any) -> int | Fraction:
-        """Return the exact number of timesteps, which need not be whole.
+        """Return the exact number of timesteps, which need not be an integer.
 
         Args:
             name: Name of the option.
             value: Its seconds.
 
         Raises:
-            ConfigError: If it is too fine a fraction, or less than one timestep.
+            ConfigError: If it is less than one timestep, or not a fraction of integers below 2^31.
         """
         exact = (to_fraction(value) or Fraction(0)) * self._rate
-        if exact < 1 or max(exact.numerator, exact.denominator) >= _MOST:
+        is_short = exact < 1
+        if is_short or max(exact.numerator, exact.denominator) >= _MOST:
+            where = f"of axis {self.axis!r} ({float(self._rate):g} Hz)"
+            needed = f"a number of timesteps {where} that is a fraction of integers below {_MOST}"
+            advice = "another time"
+            if is_short:
+                needed = f"at least one timestep {where}"
+                advice = "a longer time, or the `axis` of a higher rate"
             raise ConfigError(
-                f"policy {self._policy!r}: `{name}` must be at least one timestep of axis "
-                f"{self.axis!r} ({float(self._rate):g} Hz) and a simple fraction of it, but "
-                f"{value!r} s are {exact}. Pass another time, or the `axis` of a higher rate"
+                f"policy {self._policy!r}: `{name}` must be {needed}, but {value!r} s are {exact}. "
+                f"Pass {advice}"
             )
         return int(exact) if exact.denominator == 1 else exact
 

@@ -56,7 +56,8 @@ class WeightHistory:
     Attributes:
         max_changes: The argument.
         changes: The changes, in the order of the run.
-        on_begin: Called with epoch and first batch whenever a segment begins; it may set weights.
+        on_begin: Function of epoch and first batch that is called whenever a segment begins, and
+            may set weights; None: no function.
         version: Number of changes of ``changes``.
     """
 
@@ -69,7 +70,7 @@ class WeightHistory:
         self._known_from = (0, 0)
 
     def set(self, epoch: int, first: int, weights: Weights) -> None:
-        """Set the weights from a segment on, which has not begun."""
+        """Set the weights of a segment that has not begun, and of all later segments."""
         earlier = [
             change
             for change in self.changes
@@ -220,7 +221,7 @@ class _SegmentPlans:
     """The plans of one segment's rounds.
 
     Attributes:
-        make_round: Returns the plan of a round.
+        make_round: Function that returns the plan of a round.
         plans: The plans made so far.
         stops: Cumulative number of batches of these plans.
     """
@@ -253,7 +254,8 @@ class SegmentedTable(PiecewiseTable):
         count: Number of batches of the epoch.
         length: Number of batches of a segment; the last one may have fewer.
         history: Weights of the run.
-        make_plans: Returns the function that plans a segment's rounds, from the changes up to it.
+        make_plans: Function of a segment, and of the changes up to it, that returns the function
+            which plans the rounds of the segment.
     """
 
     epoch: int

@@ -31,7 +31,7 @@ def draw(charts: Chart | Sequence[Chart], ax: Any = None) -> Any:
         ax: Axes of matplotlib, or a sequence of axes for several charts; None: a new figure.
 
     Returns:
-        The axes; of several charts in a new figure the figure; of several axes a list of them.
+        The axes of a single chart. For several charts, the new figure, or the list of given axes.
 
     Raises:
         ConfigError: If matplotlib is not installed, or ``ax`` does not fit the charts.

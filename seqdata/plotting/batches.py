@@ -234,7 +234,7 @@ def chart_lanes(
 
 
 class _LanePainter:
-    """Collects the runs of lanes.
+    """Builder of the coloured runs of lanes.
 
     Args:
         overlap: Timesteps of context at the head of a span.

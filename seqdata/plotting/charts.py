@@ -73,7 +73,7 @@ class Category:
     """Kind of a run in ``Strips``.
 
     Attributes:
-        name: Name in the legend, in which the first of several with one name is shown.
+        name: Name in the legend, which shows the first of several categories of the same name.
         color: Colour.
         opacity: Opacity in [0, 1].
     """

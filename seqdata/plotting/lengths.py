@@ -17,7 +17,7 @@ _CHUNK = 1 << 22  # lengths that are counted together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramBin:
-    """Sequences whose length is in ``[first, last]``."""
+    """Number of sequences whose length is in ``[first, last]``."""
 
     first: int
     last: int
@@ -50,10 +50,10 @@ def chart_lengths(
     """Return a histogram of lengths, in at most about 40 bins.
 
     Args:
-        lengths: Integers (n,), or whatever returns them for a slice.
+        lengths: Integers (n,), or an object with ``len()`` that returns them for a slice.
         axis: Name of their axis; None: they are rows of a plan.
         items: Plural name of the items that have the lengths.
-        skip_empty: Whether those of length 0 are dropped, such as idle rows.
+        skip_empty: Whether items of length 0, such as idle rows, are counted in the title only.
         name: Name of the data, before the title.
         note: Note after the title.
     """

@@ -24,7 +24,7 @@ code { overflow-wrap: anywhere; }
 
 
 def render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table; numbers have thousands separators and are right-aligned."""
+    """Return a table; numbers are right-aligned, and integers have thousands separators."""
     listed = [list(row) for row in rows]
     numeric = [
         bool(listed) and all(_is_number(row[at]) for row in listed) for at in range(len(columns))

@@ -69,11 +69,12 @@ def chart_plan(
                 "with Mix."
             )
         return chart_parts(labels)
-    raise ConfigError(must_be("plan: `kind`", f"one of {', '.join(map(repr, KINDS))}", repr(kind)))
+    needed = f"one of {', '.join(map(repr, KINDS))}, or None"
+    raise ConfigError(must_be("plan: `kind`", needed, repr(kind)))
 
 
 def measure_first(plan: Plan, most: int | None) -> BatchMeasures:
-    """Return the sizes of the first batches of a plan, at least ``most`` if it has them."""
+    """Return the sizes of the first ``most`` batches of a plan; None: of all batches."""
     if most is None or len(plan) <= most:
         return plan.measures
     found: list[BatchMeasures] = []

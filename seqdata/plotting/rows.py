@@ -111,7 +111,7 @@ def _list_spans(
 
 
 class _RowBuilder:
-    """Collects the runs of rows.
+    """Builder of the coloured runs of rows.
 
     Args:
         weights: float64 (r,), weight of each row.

@@ -23,7 +23,7 @@ _FONT = 'font-family="system-ui, sans-serif" font-size="11"'
 
 
 def render_svg(chart: Chart) -> str:
-    """Return a chart as an SVG element, with its title above and its legend below."""
+    """Return a chart as an SVG element, with its legend below and its title as ``aria-label``."""
     if isinstance(chart, Bars):
         return _render_bars(chart)
     if isinstance(chart, Curves):
@@ -38,7 +38,7 @@ class _Frame:
         x_range: Bounds of the horizontal axis.
         y_range: Bounds of the vertical axis, bottom first.
         height: Height of the plot area in pixels.
-        is_log: Whether the horizontal axis is logarithmic; from 0 on also linear below 1.
+        is_log: Whether the horizontal axis is logarithmic, and linear from 0 to 1.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ def find_ticks(low: float, high: float) -> list[float]:
 
 
 def format_number(value: float) -> str:
-    """Return a number of an axis: with thousands separators, or as few digits as it has."""
+    """Return a number as text: an integer with thousands separators, or at most four digits."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.4g}"

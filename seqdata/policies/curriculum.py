@@ -229,10 +229,10 @@ class Curriculum(WrapperPolicy):
 
     def __post_init__(self) -> None:
         if (self.max_length is None) == (self.by is None):
-            quantifier = "neither" if self.by is None else "both"
+            quantifier = "neither is" if self.by is None else "both are"
             raise ConfigError(
                 "policy 'curriculum': exactly one of `max_length` and `by` must be given, but "
-                f"{quantifier} is. {_EXAMPLE}."
+                f"{quantifier}. {_EXAMPLE}."
             )
         check_counts("curriculum", self, "segment", "batches", optional=True)
         if self.by is not None and not callable(self.by):
@@ -431,7 +431,12 @@ def _make_rules(rules: Any, counted: str) -> tuple[tuple[int, int | None], ...]:
     epochs = [epoch for epoch, _ in pairs]
     if epochs[0] != 0 or epochs != sorted(set(epochs)):
         raise ConfigError(
-            must_be(f"{name}: {counted}s", "rising from 0", ", ".join(map(str, epochs)), _EXAMPLE)
+            must_be(
+                f"{name}: the list of {counted}s",
+                "increasing, with 0 as the first",
+                ", ".join(map(str, epochs)),
+                _EXAMPLE,
+            )
         )
     return tuple(pairs)
 
@@ -448,7 +453,7 @@ def _limit_length(policy: Any, limit: int | None) -> Policy:
     """Return a policy whose rows have at most ``limit`` timesteps; None: no limit.
 
     Raises:
-        ConfigError: If it has no such option.
+        ConfigError: If it does not have the options, or makes steps of several parts.
     """
     asked = as_policy(policy)
     if asked.zips_parts:

@@ -137,7 +137,7 @@ def _make_noisy_lengths(items: BlockItems, draw: Draw | None, block: int) -> NDA
     if int(lengths.max(initial=0)) >= _MAX_LENGTH:
         raise PlanError(
             "policy 'bucketed': every sequence must have fewer than 2**32 timesteps, but one has "
-            f"{int(lengths.max())}. Set `max_length`, or use 'tbptt' for very long sequences."
+            f"{int(lengths.max())}. Set `max_length` and `too_long`, or use 'tbptt'."
         )
     raw = draw.raw(Purpose.NOISE, len(lengths), block) % np.uint64(2 * _NOISE)
     noise = raw.astype(np.int64) - _NOISE

@@ -90,9 +90,10 @@ class Mix(BasePolicy):
             policy with lanes is its number of lanes.
         policy: Policy of the parts for which ``parts`` has no policy.
         by: Quantity that weights are fractions of: ``batches``, ``timesteps`` or ``sequences``;
-            None: batches, with ``rows`` sequences.
-        batches: Number of batches of an epoch; None: about one pass over the part with the largest
-            weight, rounded up to a multiple of ``batches_per_update``, or of 8.
+            None: ``batches``, or ``sequences`` with ``rows``.
+        batches: Number of batches of an epoch, without ``rows``; None: about one pass over the part
+            with the largest weight, with ``keep="update"`` rounded up to a multiple of
+            ``batches_per_update``, or of 8.
         temperature: Weights are multiplied by n^(1/temperature), where n is the number of sequences
             of a part. With 1, fractions follow the sizes of the data; larger values make them more
             even. At least 0.01; None: weights do not change.
@@ -190,7 +191,7 @@ class Mix(BasePolicy):
 
     @property
     def random(self) -> bool:
-        """Whether windows of a part are at random positions."""
+        """Whether the windows of at least one part are at random positions."""
         policies = self.policies.values()
         makers = policies if self.rows else map(find_base_policy, policies)
         return any(as_policy(policy).random for policy in makers)
@@ -364,11 +365,16 @@ class Mix(BasePolicy):
                 raise ConfigError(must_be(f"policy 'mix': `{name}`", allowed, repr(value)))
         check_counts("mix", self, "batches_per_update", "balance_ranks", "batches", optional=True)
         check_flags("policy 'mix'", rows=self.rows, shuffle=self.shuffle)
-        if self.rows and (self.by == "batches" or self.batches is not None or self.policy is None):
+        if self.rows and self.policy is None:
             raise ConfigError(
-                "policy 'mix': with `rows=True`, `policy` must be given, and neither `batches` "
-                f"nor `by='batches'`, but they are {self.policy!r}, {self.batches!r} and "
-                f"{self.by!r}."
+                "policy 'mix': with `rows=True`, `policy` must be given, but is None. Pass the one "
+                "policy that makes batches of the rows of all parts."
+            )
+        if self.rows and (self.by == "batches" or self.batches is not None):
+            found = "by='batches'" if self.batches is None else f"batches={self.batches}"
+            raise ConfigError(
+                "policy 'mix': with `rows=True`, `policy` determines the number of batches, so "
+                f"`{found}` cannot be given. Leave it out."
             )
         temperature: Any = self.temperature
         is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
@@ -435,8 +441,8 @@ class Mix(BasePolicy):
 
     def _refuse_empty(self, name: str, index: SequenceIndex) -> NoReturn:
         raise PlanError(
-            f"policy 'mix': part {name!r} must have a sequence to draw, but has none: "
-            f"{len(index)} sequences make no batch. Pass weight 0 to leave it out."
+            f"policy 'mix': part {name!r} must have a sequence to draw, but its policy makes no "
+            f"batch of {len(index)} sequences. Pass weight 0 to leave the part out."
         )
 
     def _get_policy(self, name: str) -> Policy:

@@ -126,7 +126,7 @@ def pack_lengths(
 def _place_items(
     bins: _RowBins, room: int, equal_rows: _EqualRows, length: int, remaining: int
 ) -> int:
-    """Fill rows with items of one length, as many as fit; return how many items are left."""
+    """Put items of one length into rows, as many as fit; return how many items are left."""
     each = room // length
     full = min(equal_rows.num_rows, remaining // each)
     bins.add(room - each * length, _EqualRows(full, _RowContent(length, each, equal_rows.content)))
@@ -229,11 +229,11 @@ class PackedRowsCutter:
 
     @property
     def block_items(self) -> int:
-        """Items of a block, if there are several."""
+        """Number of items of a block, if there are several blocks."""
         return self.max_block
 
     def count_batches(self, blocks: Blocks) -> list[BlockCost]:
-        """Return the number of batches of each block, from the histogram of its lengths."""
+        """Return number of batches and highest cost of each block, by the histogram of lengths."""
         counts = []
         for block in blocks:
             layout = pack_lengths(*count_lengths(blocks.sizes(block)), self.row_length)

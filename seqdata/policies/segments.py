@@ -35,9 +35,10 @@ class Segments(WrapperPolicy):
     For evaluation, only the innermost policy plans the batches.
 
     Args:
-        policy: ``Weighted`` or ``Mix``. A ``Mix`` with ``rows`` must use ``Fixed``, ``Sorted``,
-            ``Bucketed`` or random ``Windows``. The inner policy must not depend on the epoch, as a
-            ``Curriculum`` does.
+        policy: ``Weighted`` or ``Mix``. A ``Mix`` with ``rows`` must use ``Fixed``, ``Sorted`` or
+            ``Bucketed``, without ``too_long="split"``, or ``Windows`` with one random window of
+            each sequence. The policy within ``Weighted`` must have the same number of batches in
+            every epoch, unlike a ``Curriculum``.
         batches: Number of batches of a segment, over all ranks. The last segment of an epoch may
             have fewer.
 
@@ -72,8 +73,8 @@ class Segments(WrapperPolicy):
         items = getattr(rows_policy, "items_per_sequence", None)
         if getattr(policy, "rows", False) is True and items != 1:
             raise ConfigError(
-                "policy 'segments': a Mix with `rows=True` must have a policy that makes a row of "
-                "each sequence and a declared number of batches, but has "
+                "policy 'segments': a Mix with `rows=True` must have a policy that makes one row "
+                "of each sequence and a number of batches that does not depend on lengths, but has "
                 f"{rows_policy!r:.200}. Pass e.g. Bucketed(64)."
             )
 
@@ -145,7 +146,7 @@ class Segments(WrapperPolicy):
 
 
 def _check_epochs(policy: Policy) -> None:
-    """Raise if a policy depends on the epoch, because the rounds of a segment have no epoch."""
+    """Raise if epochs of a policy differ in their number of batches, which a segment fixes."""
     varying = find_varying(policy)
     if varying is None:
         return

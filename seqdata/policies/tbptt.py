@@ -149,10 +149,10 @@ class TBPTT(BasePolicy):
     """Chunks of at most ``chunk`` timesteps in ``lanes`` lanes; a batch has a row of each lane.
 
     Sequences are assigned to lanes so that all lanes end at about the same step. The number of
-    steps is the same in every epoch. When its sequence ends, a lane starts the next sequence and
-    sets ``batch.reset``. A lane without further sequences is a row of weight 0: with fewer
-    sequences than lanes, pass ``continuous``. The policy shuffles sequences, but never the chunks
-    of a sequence.
+    steps is the same in every epoch, if ``chunk`` is not a function. When its sequence ends, a lane
+    starts the next sequence, which ``batch.reset`` marks. A lane without further sequences is a row
+    of weight 0: with fewer sequences than lanes, pass ``continuous``. The policy shuffles
+    sequences, but never the chunks of a sequence.
 
     Args:
         lanes: Number of rows of a batch, over all ranks.

@@ -52,12 +52,13 @@ class TokenBudget(SequencePolicy):
         cost: Cost of a row. None: its length along the axis; ``max``: its length along its longest
             axis, so that no tensor exceeds the budget; or ``cost(lengths_of) -> int64 (n,)`` with
             lengths by axis.
-        min_batches: Minimum number of batches of a bucket: more batches mix more and pad more.
+        min_batches: Minimum number of batches of a bucket, except for the shortest sequences: more
+            batches mix more and pad more.
         shuffle: True shuffles all data, in another order in every epoch. ``"blocks"`` shuffles
             within blocks of 2^18 consecutive sequences, for data larger than memory on slow disks.
             False keeps a fixed order, longest first. See "How data is shuffled" in the docs.
         axis: Axis whose lengths the plan uses.
-        max_length: Maximum number of timesteps of a row; None: the budget.
+        max_length: Maximum number of timesteps of a row; None: ``max_tokens``.
         too_long: Treatment of longer sequences: ``error``, ``split``, ``truncate`` or ``drop``.
         empty: Treatment of sequences of length 0: ``drop`` or ``error``.
         worst_first: Whether epoch 0 begins with the most expensive batch.
@@ -139,14 +140,18 @@ def _refuse_costly(items: Items, policy: TokenBudget) -> None:
         spans = items.spans(first, first + MAX_BLOCK_ITEMS)
         sizes = items.sizes(spans)
         if len(sizes) and int(sizes.min()) < 1:
+            number = int(np.argmin(sizes))
             raise ConfigError(
-                "policy 'token-budget': `cost` must be at least 1 for every row, but is less."
+                "policy 'token-budget': `cost` must be at least 1 for every row, but is "
+                f"{int(sizes[number])} for sequence {items.index.names(spans[[number], 0])}. "
+                "Change the function."
             )
-        too_costly = spans[sizes > policy.max_tokens, 0]
+        too_costly = np.flatnonzero(sizes > policy.max_tokens)
         if len(too_costly):
+            number = int(too_costly[0])
             raise PlanError(
-                f"policy 'token-budget': sequence {items.index.names(too_costly[:1])} costs "
-                f"{int(sizes.max())}, more than `max_tokens={policy.max_tokens}`. Raise it, or "
+                f"policy 'token-budget': sequence {items.index.names(spans[[number], 0])} costs "
+                f"{int(sizes[number])}, more than `max_tokens={policy.max_tokens}`. Raise it, or "
                 "filter the data."
             )
 
@@ -163,11 +168,11 @@ class LengthBuckets:
 
     @property
     def block_items(self) -> int:
-        """Items of a block, if there are several."""
+        """Number of items of a block, if there are several blocks."""
         return self.max_block
 
     def count_batches(self, blocks: Blocks) -> list[BlockCost]:
-        """Return the number of batches of each block, from the histogram of its lengths."""
+        """Return number of batches and highest cost of each block, by the histogram of lengths."""
         counts = []
         for block in blocks:
             tops, rows, sizes = self.walk(*count_lengths(self._find_sizes(blocks, block)))

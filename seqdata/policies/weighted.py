@@ -68,7 +68,11 @@ def make_weight_array(weights: Any) -> WeightArray:
     Raises:
         ConfigError: If they are invalid.
     """
-    return WeightArray(check_weights(np.asarray(weights), "`weights`"))
+    try:
+        values = np.asarray(weights)
+    except ValueError:  # lists of several lengths
+        values = np.empty(len(weights), dtype=np.object_)
+    return WeightArray(check_weights(values, "`weights`"))
 
 
 def check_weights(
@@ -77,13 +81,13 @@ def check_weights(
     """Return weights as float64 (n,).
 
     Raises:
-        ConfigError: If they are not numbers, one is negative, infinite or NaN, or none above 0.
+        ConfigError: If they are not numbers, one is negative, infinite or NaN, or none is above 0.
     """
     if values.ndim != 1 or values.dtype.kind not in "biuf":
+        advice = "" if index is None else ", or balanced(field) for a field of labels"
         raise ConfigError(
             f"policy 'weighted': {name} must be an array of one number per sequence, but has dtype "
-            f"{values.dtype} and shape {values.shape}. Pass numbers, the name of a field, or "
-            "balanced(field)."
+            f"{values.dtype} and shape {values.shape}. Pass a number for each sequence{advice}."
         )
     weights = values.astype(np.float64)
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
@@ -103,7 +107,7 @@ def check_weights(
 
 
 def check_labels(values: NDArray[Any], name: str, index: SequenceIndex) -> None:
-    """Raise ConfigError if a value of a field is not a label."""
+    """Raise ConfigError if a value of a field is infinite or NaN, and so cannot be a label."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         first = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ConfigError(
@@ -114,7 +118,7 @@ def check_labels(values: NDArray[Any], name: str, index: SequenceIndex) -> None:
 
 
 def balance_labels(is_planned: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return 1 / (number of sequences of its value) for each planned sequence, float64 (n,)."""
+    """Return 1 / (number of planned sequences of equal value), 0 if not planned, float64 (n,)."""
     weights = np.zeros(len(values))
     _, value_numbers, counts = np.unique(
         values[is_planned], return_inverse=True, return_counts=True
@@ -261,7 +265,7 @@ class Weighted(WrapperPolicy):
         return index.remember(("batches drawn", self), count)
 
     def count_planned(self, index: SequenceIndex) -> tuple[int, int]:
-        """Return the number of sequences, or pieces of them, of epoch 0, and their timesteps."""
+        """Return the number of rows of epoch 0 with seed 0, and their timesteps."""
         measures = self.plan(index, seed=0, epoch=0).measures
         return int(measures.rows.sum()), int(measures.timesteps.sum())
 
@@ -360,7 +364,7 @@ class Weighted(WrapperPolicy):
         return DrawRates.from_weights(weights, draws)
 
     def _compute_weights(self, index: SequenceIndex) -> NDArray[np.float64]:
-        """Return the weight of each sequence, float64 (n,); of balanced ones 1."""
+        """Return the weight of each sequence, float64 (n,); all 1 for ``balanced`` and None."""
         weights = self.weights
         if isinstance(weights, str):
             values = index.values(weights)
@@ -398,12 +402,12 @@ def _check_inner(policy: Any) -> None:
     if as_policy(policy).zips_parts:
         raise ConfigError(
             f"policy 'weighted': `policy` must plan one dataset, but is a {type(policy).__name__}."
-            " Weigh the sequences of a part: Zip({name: Weighted(...)})."
+            " To weight the sequences of a part, write Zip({name: Weighted(...)})."
         )
     if as_policy(policy).policies:
         raise ConfigError(
-            "policy 'weighted': `policy` must plan one dataset, but is a mixture. Weigh the "
-            "sequences of a part: Mix({name: Part(1, Weighted(...))})."
+            "policy 'weighted': `policy` must plan one dataset, but is a mixture. To weight the "
+            "sequences of a part, write Mix({name: Part(1, Weighted(...))})."
         )
     lanes = getattr(policy, "lanes", 0)
     if isinstance(lanes, int) and lanes:
@@ -417,7 +421,7 @@ def _check_inner(policy: Any) -> None:
     if has_draws(policy):
         raise ConfigError(
             "policy 'weighted': `policy` must plan each sequence once, but draws by weight itself. "
-            "Multiply the weights, and pass the inner policy."
+            "Pass its inner policy, and the products of both weights."
         )
 
 

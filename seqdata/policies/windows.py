@@ -52,14 +52,15 @@ class Windows(BlockPolicy):
     Args:
         size: Number of timesteps of the context; None: ``seconds`` sets it. With ``(low, high)``,
             each window has a random size, which differs between epochs.
-        stride: Number of timesteps from one start to the next; None: ``size``. With ``random``,
-            each stride has one window, at a random start, so that longer sequences have more
-            windows. With a ``Fraction``, which excludes ``random``, window k starts at the timestep
-            nearest to k times the stride.
+        stride: Number of timesteps from one start to the next; None: ``size``, or its maximum. With
+            ``random``, each stride has one window, at a random start, so that longer sequences have
+            more windows; None: ``per_sequence`` windows of each sequence. With a ``Fraction``,
+            which excludes ``random`` and ``anchor="end"``, window k starts at the timestep nearest
+            to k times the stride.
         batch_size: Number of windows of a batch.
         horizon: Number of timesteps of the future.
         random: Whether windows start at random positions, which differ between epochs.
-        per_sequence: Number of random windows of each sequence, without ``stride``.
+        per_sequence: Number of windows of each sequence, with ``random`` and without ``stride``.
         anchor: Position of windows that are not random. With ``start``, the first window begins at
             the start of the sequence. With ``end``, the last window ends at the end of the
             sequence.
@@ -71,11 +72,12 @@ class Windows(BlockPolicy):
             of timesteps, or else for the fastest axis.
         seconds: Duration of the context, in place of ``size``, for stores with known sampling rates
             (``open_store(rates=)``). Window k starts at k times the stride, without drift.
-        stride_seconds: Time from one start to the next, in place of ``stride``; None: ``seconds``.
+        stride_seconds: Time from one start to the next, in place of ``stride``, without ``random``;
+            None: ``seconds``.
         horizon_seconds: Duration of the future, in place of ``horizon``.
         min_size: Minimum number of timesteps of a context; None: ``size``. A sequence that is too
-            short for a window of ``size`` has one shorter window, and so have the timesteps that
-            remain at the end opposite to the anchor.
+            short for a window of ``size`` has one shorter window. Without ``random``, so have the
+            timesteps that remain at the end opposite to the anchor.
         aligned: Whether each batch has, in the order of the data, the windows of all sequences at
             one position, in place of ``batch_size`` windows.
 
@@ -119,9 +121,10 @@ class Windows(BlockPolicy):
         is_fraction = isinstance(self.stride, Fraction) or self.stride_seconds is not None
         if is_fraction and (self.random or self.anchor == "end"):
             found = "random=True" if self.random else "anchor='end'"
+            stride = "in seconds" if self.stride_seconds is not None else f"{self.stride} timesteps"
             raise ConfigError(
-                f"policy 'windows': `{found}` requires a `stride` in timesteps, but it is in "
-                "seconds, or a fraction. Pass an integer"
+                f"policy 'windows': `{found}` requires a `stride` of an integer number of "
+                f"timesteps, but it is {stride}. Pass an integer"
             )
         if self.per_sequence != 1 and (not self.random or self.stride is not None):
             found = "with `stride`" if self.random else "without `random=True`"
@@ -159,10 +162,12 @@ class Windows(BlockPolicy):
             most = f"at most `size`, {self.size}"
             raise ConfigError(must_be("policy 'windows': `min_size`", most, repr(self.min_size)))
         if self.aligned and (self.random or is_range or self.min_size is not None):
-            found = "random=True" if self.random else "several sizes of windows"
+            found = f"min_size={self.min_size}" if self.min_size is not None else ""
+            found = f"size={self.size}" if is_range else found
+            found = "random=True" if self.random else found
             raise ConfigError(
-                "policy 'windows': `aligned` requires windows of one size on a grid, but is given "
-                f"with {found}. Leave one of them out"
+                "policy 'windows': `aligned` requires windows of one size at multiples of the "
+                f"stride, but is given with `{found}`. Leave one of them out"
             )
 
     def _check_seconds(self) -> None:
@@ -179,7 +184,8 @@ class Windows(BlockPolicy):
         """Return the policy with seconds converted to timesteps of a store; None without seconds.
 
         Raises:
-            ConfigError: If the sampling rate of the axis is unknown, or a duration is too short.
+            ConfigError: If the sampling rate of the axis is unknown, a duration is shorter than a
+                timestep, or windows from the end would have a stride that is not an integer.
         """
         if not self._has_seconds:
             return None
@@ -336,7 +342,7 @@ class WindowSizes:
     def choose(
         self, room: NDArray[np.int64], draw: Draw | None, pieces: ItemPieces
     ) -> NDArray[np.int64]:
-        """Return the size of windows for which there is room, int64 (n,)."""
+        """Return the size of each window, at most its room, int64 (n,)."""
         most = np.minimum(room, self.size)
         if draw is None or not self.is_drawn:  # without a draw the largest ones
             return most
@@ -360,7 +366,7 @@ class _WindowRule:
 
     @property
     def sizes(self) -> WindowSizes:
-        """The timesteps of windows."""
+        """Sizes of the windows; without ``least``, the minimum is ``size``."""
         least = self.size if self.least is None else self.least
         return WindowSizes(self.size, self.horizon, least, self.is_drawn)
 
@@ -389,7 +395,7 @@ class GridWindows(_WindowRule):
         sizes, usable = self.sizes, lengths - self.sizes.horizon
         room = usable - sizes.usual
         last = room // self.stride
-        if self.parts > 1:  # the last k of which k * stride / parts + 1/2 is below room + 1
+        if self.parts > 1:  # the largest k with k * stride / parts + 1/2 < room + 1
             last = ((2 * room + 1) * self.parts - 1) // (2 * self.stride)
         counts = np.where(room >= 0, last + 1, 0)
         if sizes.least == sizes.usual:
@@ -416,7 +422,7 @@ class GridWindows(_WindowRule):
         return starts, starts + chosen
 
     def _starts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the distance of each window from that of number 0, int64 (n,)."""
+        """Return the timesteps from the start of the first window to each start, int64 (n,)."""
         starts = numbers * self.stride
         if self.parts > 1:
             starts = (2 * starts + self.parts) // (2 * self.parts)
@@ -523,7 +529,7 @@ class AlignedTable(BatchTable):
         return PlanBatch(spans, None)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows of batches ``first:stop``."""
+        """Return the number of scored timesteps and of rows in batches ``first:stop``."""
         del overlap  # windows have none
         ranked = np.sort(self.counts)
         rows = len(ranked) - np.searchsorted(ranked, self.order[first:stop], side="right")
@@ -536,5 +542,5 @@ class AlignedTable(BatchTable):
             yield self.slice(number, number + 1)
 
     def prepare(self, number: int) -> int:
-        """Return the next batch: each is made alone."""
+        """Return the index of the next batch; nothing is prepared."""
         return number + 1

@@ -124,7 +124,7 @@ class ZipTable(BatchTable):
         return PlanBatch(spans, rows)
 
     def totals(self, first: int, stop: int, overlap: int) -> tuple[int, int]:
-        """Return scored timesteps and rows of steps ``first:stop``, over all parts."""
+        """Return the number of scored timesteps and of rows in steps ``first:stop``."""
         totals = [part.totals(first, stop, overlap) for part in self.parts]
         return sum(timesteps for timesteps, _ in totals), sum(rows for _, rows in totals)
 
@@ -228,7 +228,8 @@ class Zip(BasePolicy):
         for name, policy in self.parts.items():
             if not isinstance(name, str):
                 raise ConfigError(must_be("policy 'zip': a part's name", "a string", f"{name!r}"))
-            check_part_policy("zip", name, policy, "Pass one whose batches are as many, always.")
+            advice = "Pass a policy whose epochs all have the same number of batches."
+            check_part_policy("zip", name, policy, advice)
             if as_policy(policy).changes_weights:
                 raise ConfigError(
                     f"policy 'zip': the weights of part {name!r} must not change within an epoch, "
@@ -310,16 +311,16 @@ class Zip(BasePolicy):
         return {name: ZippedPart(name, policies[name], count) for name in index.parts}
 
     def _count_batches(self, index: SequenceIndex) -> dict[str, int]:
-        """Return the number of batches of an own epoch of each part."""
-        advice = "Pass how it is batched, or leave it out of the data."
+        """Return the number of batches of one pass over each part."""
+        advice = "Pass one, or leave this part out of the data."
         parts = match_parts("zip", self.parts, index, "a policy", advice)
         policies: Any = self.policies
         counts = {name: policies[name].num_batches(part) for name, part in parts.items()}
         for name, count in counts.items():
             if not count:
                 raise PlanError(
-                    f"policy 'zip': part {name!r} must have a sequence to draw, but has none: "
-                    f"{len(parts[name])} sequences make no batch. Leave it out, or change its "
-                    "policy."
+                    f"policy 'zip': part {name!r} must have a sequence to draw, but its policy "
+                    f"makes no batch of {len(parts[name])} sequences. Leave the part out, or "
+                    "change its policy."
                 )
         return counts

@@ -67,7 +67,6 @@ _NPY_MAGIC = b"\x93NUMPY"
 _OTHER_NUMPY = (b"\x80", b"PK")  # of pickled objects and of archives
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
-    (b"RIFF", ".wav"),
     (b"fLaC", ".flac"),
     (b"OggS", ".ogg"),
     (b"ID3", ".mp3"),
@@ -87,15 +86,18 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"MMIDIDX", ".idx"),
 )
 """First bytes -> the usual suffix of such files."""
+_RIFF = {b"AVI ": ".avi", b"WEBP": ".webp"}  # bytes 8 to 12 of files that begin with RIFF
 
 
 def detect_format(file: SourceFile) -> str | None:
-    """Return the suffix of ``LIBRARY_BY_SUFFIX`` that a file has or, by its bytes, should have."""
+    """Return the suffix of a known binary format, from a file's name or first bytes; else None."""
     ending = file.path.suffix.lower()
     if ending in LIBRARY_BY_SUFFIX:
         return ending
     with file.path.open("rb") as opened:
         first_bytes = opened.read(16)
+    if first_bytes.startswith(b"RIFF"):
+        return _RIFF.get(first_bytes[8:12], ".wav")
     return next(
         (format_name for begin, format_name in _SIGNATURES if first_bytes.startswith(begin)), None
     )
@@ -107,7 +109,7 @@ def refuse_binary(files: Iterable[SourceFile]) -> None:
     The first file of each suffix is checked.
 
     Raises:
-        ConfigError: If a file has; the message names a library that reads it.
+        ConfigError: If a file has a known binary format; names a library that reads the file.
     """
     first: dict[str, SourceFile] = {}
     for file in files:
@@ -129,10 +131,12 @@ def refuse_binary(files: Iterable[SourceFile]) -> None:
 
 
 def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Yield each file's array, (T, ...), under its relative path; never unpickles.
+    """Yield the array of each file, (T, ...), with its relative path as id; never unpickles.
 
     Raises:
-        DecodeError: If a file is not a ``.npy`` file, or holds objects or a single number.
+        DecodeError: If a file is not a ``.npy`` file of one array, has bytes after the array, or
+            holds objects or a single number.
+        ConfigError: If an option for tables is given.
     """
     name = options.one_field("npy")
     for file in files:
@@ -154,7 +158,11 @@ def read_npy(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
 
 
 def _check_npy_header(file: SourceFile, begin: bytes) -> None:
-    """Raise if a file is neither of NumPy nor pickled or zipped: raw numbers, as dolma writes."""
+    """Raise if a file begins neither as one of NumPy nor as a pickle or an archive.
+
+    Raises:
+        DecodeError: If it does not, such as the raw numbers that dolma writes.
+    """
     if begin and not begin.startswith((_NPY_MAGIC, *_OTHER_NUMPY)):
         raise DecodeError.at(
             f"file {str(file.path)!r}: cannot be read (it begins with {begin!r} and has no "
@@ -176,17 +184,22 @@ def _make_error(file: SourceFile, problem: str) -> DecodeError:
 
 
 def read_bytes(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Yield each file's bytes, uint8 (T,), under its relative path."""
+    """Yield the bytes of each file, uint8 (T,), with its relative path as id.
+
+    Raises:
+        ConfigError: If an option for tables is given.
+    """
     name = options.one_field("bytes")
     for file in files:
         yield _make_sequence(file, name, file.path.read_bytes())
 
 
 def read_text(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    r"""Yield each file's text as UTF-8 bytes, uint8 (T,), with ``\n`` line ends and without a BOM.
+    r"""Yield each file's text as UTF-8 bytes, uint8 (T,), with ``\n`` for ``\r\n`` and no BOM.
 
     Raises:
         DecodeError: If a file is not UTF-8.
+        ConfigError: If an option for tables is given.
     """
     name = options.one_field("text")
     for file in files:

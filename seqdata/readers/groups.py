@@ -46,8 +46,8 @@ class GroupedRows:
 
     Attributes:
         names: The value of each group, in order of appearance.
-        rows: int64 (rows,), the indices of the rows, a group after the other.
-        offsets: int64 (groups+1,), group -> its first index in ``rows``.
+        rows: int64 (rows,), the indices of the rows, one group after the other.
+        offsets: int64 (groups+1,), first index in ``rows`` of each group, and the number of rows.
     """
 
     names: list[Any]
@@ -55,11 +55,13 @@ class GroupedRows:
     offsets: NDArray[np.int64]
 
     def find_steps(self, keys: NDArray[Any], *, back: bool) -> NDArray[np.int64]:
-        """Return the indices in ``rows`` whose key is lower than (``back``), or is, the one before.
+        """Return the indices in ``rows`` whose key is lower than, or equal to, the previous key.
+
+        The first row of a group has no previous key.
 
         Args:
             keys: (rows,), the key of each row of the table.
-            back: Whether lower keys are looked for; else equal ones.
+            back: Whether to look for lower keys; else for equal ones.
         """
         ordered = keys[self.rows]
         compare = np.less if back else np.equal
@@ -78,18 +80,19 @@ def iter_groups(
     order: str | None = None,
     missing: Missing | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Return a sequence for the rows of each value of a column.
+    """Yield a sequence for the rows of each value of a column.
 
     Args:
         table: A row per timestep.
         group: The column; its values become ids, in order of appearance, and stay a field of its
             name. Another column called ``id`` is dropped with a warning.
-        per_sequence: Columns of numbers that must not change within a group, with one value each.
+        per_sequence: Columns that must not change within a group, and have one value per sequence.
         order: The column by which the rows of each group are sorted; None if they are in order.
         missing: The rule for missing values; see ``replace_missing``.
 
     Raises:
-        ConfigError: If a column does not exist, or no other column holds numbers.
+        ConfigError: If a column does not exist or cannot group or order rows, or no other column
+            has a value per timestep.
         DecodeError: If a value is missing, or changes where it must not; or if, without ``order``,
             the rows of a group are not together, or their dates decrease.
     """
@@ -104,7 +107,7 @@ def iter_groups(
     columns = convert_columns(table, drop_id_column(others, group))
     for name, column in columns.items():
         if has_lists(column):
-            _warn_left_out(name, "lists, of which a row of a group has one each")
+            _warn_left_out(name, "a list in each row, which a timestep cannot hold")
     ragged: dict[str, NDArray[Any] | EncodedValues] = {}
     constant_texts: dict[str, list[Any]] = {}
     for name, column in columns.items():
@@ -120,9 +123,11 @@ def iter_groups(
             ragged[name] = column[grouped.rows]
     if not ragged.keys() - set(per_sequence):
         left_out = f" and {ID_FIELD!r}" if ID_FIELD in others else ""
+        single_names = ragged.keys() & set(per_sequence)
         raise ConfigError(
             f"table: no column but {group!r}{left_out} has a value per timestep (numbers, dates, "
-            "or strings that change within a group), so a group has no timesteps"
+            "or strings that change within a group), so a group has no timesteps. Add such a "
+            f"column{', or leave it out of `axes`' if single_names else ''}"
         )
     single = {name: ragged.pop(name) for name in per_sequence if name in ragged}
     for name, values in single.items():
@@ -186,13 +191,16 @@ def convert_columns(
     first_row: int = 0,
     vocabularies: Mapping[str, Categories] = MappingProxyType({}),
 ) -> dict[str, Values]:
-    """Return the values of columns by row; one that cannot be a field is dropped, with a warning.
+    """Return column -> its values by row, of columns that can be fields.
+
+    A warning names a column that cannot.
 
     Args:
         table: The table, or a part of it.
         names: The columns.
         first_row: The index of the first row of a part, for messages.
-        vocabularies: Column of lists of strings -> its vocabulary; others have that of ``table``.
+        vocabularies: Column of lists of strings -> its vocabulary; the vocabulary of other columns
+            is that of ``table``.
 
     Raises:
         DecodeError: If a value is missing.
@@ -216,10 +224,10 @@ def has_lists(values: Values) -> bool:
 
 
 def refuse_missing(name: str, column: Any, first_row: int = 0) -> None:
-    """Raise if a column of a table lacks a value: where it is null or NaN.
+    """Raise if a column of a table holds a null or NaN.
 
     Raises:
-        DecodeError: If so; the message names the row.
+        DecodeError: If a value is missing; the message names the row.
     """
     from pyarrow import compute, types
 
@@ -243,17 +251,19 @@ def refuse_order_alone(order: str | None, group: str | None) -> None:
     if order is not None and group is None:
         raise ConfigError(
             f"table: `order` requires `group`, but is {order!r} without it: it sorts the rows of "
-            "each group. Pass `group`, the column whose equal values make a sequence, or leave it "
-            "out"
+            "each group. Pass `group`, the column whose equal values make a sequence, or leave "
+            "`order` out"
         )
 
 
 def drop_id_column(names: list[str], key: str | None) -> list[str]:
-    """Return the names of columns except ``id``, with a warning, where another one names sequences.
+    """Return the names of columns, without ``id`` if another column names sequences.
+
+    A warning says that ``id`` is left out.
 
     Args:
         names: The columns.
-        key: The column whose values become the field ``id``; None: there is none.
+        key: The column whose values become the field ``id``; None: there is no such column.
     """
     if key in (None, ID_FIELD) or ID_FIELD not in names:
         return names
@@ -352,8 +362,8 @@ def read_order_keys(name: str, column: Any, first_row: int = 0) -> NDArray[Any]:
         first_row: The index of its first row in the table, for messages.
 
     Raises:
-        ConfigError: If its type has no order in time.
-        DecodeError: If a value is missing or no date.
+        ConfigError: If the column holds neither numbers, dates nor strings.
+        DecodeError: If a value is missing, or a string is not a date.
     """
     from pyarrow import compute, types
 
@@ -411,7 +421,7 @@ def _refuse_changes(name: str, values: NDArray[Any] | EncodedValues, grouped: Gr
 def _encode_changing(name: str, column: Any, grouped: GroupedRows) -> EncodedValues | None:
     """Return the codes of strings by ``grouped.rows``; None if no group has more than one of them.
 
-    Bytes that change are dropped, with a warning.
+    A warning says that bytes that change are left out, as the caller does.
     """
     from pyarrow import compute
 

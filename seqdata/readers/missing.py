@@ -18,14 +18,14 @@ _RULES = ("error", "nan", "drop")
 
 
 def check_missing(missing: object) -> None:
-    """Raise if a rule for missing values is not one.
+    """Raise if a value is not a rule for missing values.
 
     Raises:
         ConfigError: If ``missing`` is neither a known rule nor a number.
     """
     is_number = isinstance(missing, int | float) and not isinstance(missing, bool)
     if missing is not None and missing not in _RULES and not is_number:
-        needed = "'error', 'nan', 'drop', or a number that takes their place"
+        needed = "'error', 'nan', 'drop', or a number that replaces missing values"
         raise ConfigError(must_be("table: `missing`", needed, repr(missing)))
 
 
@@ -43,16 +43,17 @@ def refuse_missing_alone(missing: object, group: str | None) -> None:
 
 
 def replace_missing(table: pa.Table, missing: Missing | None, keys: Collection[str]) -> pa.Table:
-    """Return a table whose missing values are treated: nulls, and NaN of floats.
+    """Treat missing values of a table, which are nulls, and NaN in columns of floats.
+
+    Nulls stay in columns that are not numbers, in ``keys``, and in columns of integers unless a
+    number replaces them; they raise an error when the column is read.
 
     Args:
         table: A row per timestep.
-        missing: ``nan``: NaN in columns of floats; ``drop``: rows without all values are dropped;
-            ``error``; or a number. None: NaN, with a warning. In columns of other types than
-            numbers, and where NaN is asked for in those of integers, a null stays one, and is an
-            error where the column is read.
-        keys: Columns that group and order rows, where a missing value is an error, except that
-            ``drop`` leaves the row out.
+        missing: ``nan``: NaN in columns of floats; ``drop``: rows that lack a value are dropped;
+            ``error``: a missing number raises; or a number, which replaces missing numbers. None:
+            as ``nan``, with a warning.
+        keys: Columns that group and order rows; only ``drop`` treats their missing values.
 
     Raises:
         ConfigError: If ``missing`` is not a rule, or a column of integers cannot hold the number.

@@ -1,7 +1,7 @@
-"""Tables with a row per timestep that are read by parts: the core's rules for packages.
+"""Tables with a row per timestep that are read by parts, for packages.
 
-What a column becomes, which rows are refused and how files are found is the same as where a table
-is read into memory (``groups``); a package that reads tables larger than memory begins here.
+Fields, refused rows and found files are the same as for a table that is read into memory
+(``groups``); a package that reads tables larger than memory begins here.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class TableFiles:
     Attributes:
         location: The table, for messages.
         files: The files, in order.
-        kind: Their kind.
-        copies: Copies of those behind URLs.
+        kind: Kind of the files, such as ``parquet``.
+        copies: Copies of the files behind URLs.
     """
 
     location: str
@@ -81,7 +81,7 @@ class TableFiles:
     copies: Sequence[LocalCopies] = ()
 
     def read_version(self, path: Path) -> str:
-        """Return a string that differs from that of any other version of a file."""
+        """Return the version of a file: that of the server for a copy, else of the local file."""
         known = (copies.versions.get(path) for copies in self.copies)
         return next(filter(None, known), None) or read_local_version(path)
 
@@ -107,8 +107,8 @@ def find_table_files(
         remote: How URLs are read.
 
     Raises:
-        ConfigError: If there are none, or they are of several kinds.
-        SeqDataError: If they cannot be fetched.
+        ConfigError: If there are no files, or they are not tables of one kind.
+        SeqDataError: If files cannot be fetched.
     """
     files: list[SourceFile] = []
     copies: list[LocalCopies] = []
@@ -125,7 +125,7 @@ def find_table_files(
 
 
 def find_table_kind(location: str | os.PathLike[str], remote: str | Remote | None = None) -> str:
-    """Return the kind of the files at a location; of a URL by its suffix, or what is listed.
+    """Return the kind of the table files at a location; for a URL, no file is read.
 
     Raises:
         ConfigError: As ``find_table_files``.
@@ -150,7 +150,7 @@ def _check(location: str | os.PathLike[str], files: Sequence[SourceFile]) -> str
     """Return the kind of files that are one table.
 
     Raises:
-        ConfigError: If they are of several kinds.
+        ConfigError: If the files are not tables of one kind.
     """
     format_name = find_table_format(files)
     if format_name is None:
@@ -176,14 +176,15 @@ class RowTables:
     Attributes:
         location: The table, for messages.
         names: Names of the files.
-        schema: The columns, those that Hive folders name among them.
-        unit_rows: int64 (units,), rows of each row group or record batch.
-        fingerprint: Digest of the files, 32 hex digits; empty in memory.
-        version: Digest that differs from that of any later version of the files.
-        folder: The folder of the files, or one for what is made of copies; None in memory.
-        null_counts: Nulls by unit and column, where the files say so, else empty.
+        schema: The columns, including those that Hive folders name.
+        unit_rows: int64 (units,), number of rows of each row group or record batch.
+        fingerprint: Digest of the files, or of the table in memory, 32 hex digits.
+        version: Digest of the versions of the files; in memory the fingerprint.
+        folder: The folder of the files, or of their copies; None in memory.
+        read_unit: ``read_unit(unit, names, encoded)``; see ``read``.
+        null_counts: Column -> number of nulls, for each unit; empty if the file does not say.
         is_mapped: Whether units are in memory or in mapped files, so that nothing is decoded.
-        copies: Copies of files behind URLs, which are kept for as long as these exist.
+        copies: Copies of files behind URLs, which are kept as long as this object exists.
     """
 
     location: str
@@ -212,8 +213,9 @@ class RowTables:
             remote: How URLs are read.
 
         Raises:
-            ConfigError: If there are none, or they are of another kind.
-            DataError: If a file is damaged, or its columns do not match.
+            ConfigError: If there are no files, they are of another kind, or columns of a file have
+                the same name.
+            DataError: If a file is damaged, or the columns of files do not match.
             SeqDataError: If a file cannot be fetched.
         """
         found = find_table_files(locations, remote=remote)
@@ -221,7 +223,7 @@ class RowTables:
         if kind not in IN_UNITS:
             raise ConfigError(
                 f"open_store: {where}: must be Parquet, Arrow or Feather files to be read by "
-                f"parts, but is {kind}. Leave `backend` out: it is read into memory"
+                f"parts, but is {kind}. Leave `backend` out, to read the table into memory"
             )
         opened = [
             open_table_file(
@@ -257,14 +259,15 @@ class RowTables:
 
     @classmethod
     def from_table(cls, table: Any, unit_rows: int = 1 << 20) -> RowTables:
-        """Return a table in memory of pandas, Polars or Arrow.
+        """Return a table of pandas, Polars or Arrow in units, without copying columns of Arrow.
 
         Args:
             table: The table.
-            unit_rows: Rows of a unit.
+            unit_rows: Maximum number of rows of a unit.
 
         Raises:
             DecodeError: If a column of pandas has no type of Arrow.
+            ConfigError: If two columns have the same name.
         """
         whole = to_arrow_table(table)
         check_unique_names(whole.column_names)
@@ -292,17 +295,17 @@ class RowTables:
         """Return columns of a row group or record batch.
 
         Args:
-            unit: Its index.
+            unit: Index of the row group or record batch.
             names: The columns.
-            encoded: Columns of strings among them that may be dictionaries and codes.
+            encoded: Columns of strings among ``names`` that may be dictionaries and codes.
 
         Raises:
-            DataError: If it is damaged.
+            DataError: If the file is damaged.
         """
         return self.read_unit(unit, names, encoded)
 
     def column(self, table: pa.Table, name: str) -> pa.Array:
-        """Return a column in one piece, its values in place of codes of a dictionary."""
+        """Return a column as one array, with the values of a dictionary in place of its codes."""
         from pyarrow import types
 
         column = table.column(name)
@@ -310,7 +313,7 @@ class RowTables:
         return column.chunk(0) if is_plain else combine_column(table, name)
 
     def head(self) -> pa.Table:
-        """Return the first row; no row if there is none."""
+        """Return the first row, or an empty table if there are no rows."""
         for unit in np.flatnonzero(self.unit_rows)[:1].tolist():
             return self.read(unit, self.schema.names).slice(0, 1)
         return self.schema.empty_table()
@@ -325,12 +328,12 @@ class RowTables:
         *,
         has_steps: bool = True,
     ) -> Mapping[str, Field]:
-        """Return the fields that the first row has as a sequence, strings as values of it.
+        """Return the fields of the first row as a sequence, in which strings are per sequence.
 
         Args:
             group: The column whose equal values make a sequence.
-            order: The column of the order of rows.
-            per_sequence: Columns of numbers with one value per sequence.
+            order: The column by which rows are sorted; None: they are in order.
+            per_sequence: Columns with one value per sequence.
             missing: The rule for missing values.
             axes: Field -> axis.
             has_steps: Whether another column may have a value per timestep: strings that change.
@@ -362,7 +365,7 @@ class RowTables:
                 values are null.
 
         Raises:
-            DecodeError: If so; the message names the row.
+            DecodeError: If a value is missing that the rule does not treat; names the row.
         """
         from pyarrow import types
 
@@ -388,7 +391,7 @@ class RowTables:
                 warn_of_missing(name, count, start, first)
 
     def count_nulls(self) -> list[Mapping[str, int]]:
-        """Return column -> number of nulls, for each unit: from the footer, else by reading it."""
+        """Return column -> number of nulls, for each unit: from footers, else by reading units."""
         return [
             known if known or not rows else self._read_null_counts(unit)
             for unit, (known, rows) in enumerate(
@@ -404,10 +407,13 @@ class RowTables:
     def convert(name: str, column: pa.Array, first_row: int, missing: Missing | None) -> Any:
         """Return the numbers of a column, (rows,), as the core's readers do; dates as int64.
 
-        Nulls of floats become NaN; ``refuse_missing_values`` warns of them.
+        Nulls of floats become NaN, unless ``missing`` is a number, which replaces them;
+        ``refuse_missing_values`` warns of them.
 
         Raises:
-            DecodeError: If a value is missing; the message names the row of the table.
+            DecodeError: If a value is missing that the rule does not treat; names the row of the
+                table.
+            ConfigError: If the column cannot hold the number ``missing``.
         """
         import pyarrow as pa
 
@@ -425,8 +431,9 @@ class RowTables:
         Strings that are dates become microseconds.
 
         Raises:
-            ConfigError: If its type has no order in time, or none that is the same in all units.
-            DecodeError: If a value is missing or no date.
+            ConfigError: If the column holds neither integers, floats, dates nor strings, or strings
+                with nanoseconds.
+            DecodeError: If a value is missing, or a string is not a date.
         """
         from pyarrow import types
 
@@ -458,7 +465,8 @@ class RowTables:
         """Raise if rows of a group are not together, or dates decrease within one.
 
         Raises:
-            DecodeError: If a group is interrupted by another, or its dates decrease.
+            DecodeError: If a group is interrupted by another, its dates decrease, or ``group``
+                lacks a value.
         """
         find_groups(table, group)
 

@@ -63,8 +63,8 @@ class ReadOptions:
         order: Column that the rows of each group are sorted by; None if they are in order.
         per_sequence: Columns that have one value per group, not one per row.
         delimiter: Character between the columns of a CSV file; None for ``,``.
-        decimal: Decimal point of its numbers; None for ``.``.
-        thousands: Separator of thousands in its numbers; None: there is none.
+        decimal: Decimal point in a CSV file; None for ``.``.
+        thousands: Separator of thousands in a CSV file; None: there is none.
         comment: Character that begins lines of a CSV file that are ignored; None: there are none.
         missing: Rule for missing values of a table that is grouped; None: NaN, with a warning.
     """
@@ -122,8 +122,9 @@ def find_source(
         skip: A folder whose files are skipped.
 
     Raises:
-        ConfigError: If it is a URL, there are no files, or they are of several splits.
-        MissingShardError: If one of them is a link to nothing.
+        ConfigError: If ``source`` is a URL, there are no files, they are of several splits, or a
+            file is there twice, also compressed.
+        MissingShardError: If a file is a link to nothing.
     """
     text = os.fspath(source)
     if is_remote(text):
@@ -208,9 +209,9 @@ def find_file_kind(name: str | os.PathLike[str]) -> str | None:
 
 
 def drop_suffixes(files: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return files with keys without suffixes, ``a/0`` for ``a/0.npy``, if these differ, too.
+    """Return files whose keys have no suffix, ``a/0`` for ``a/0.npy``.
 
-    Where two files would have the same key, all keep the one that they have.
+    If two files would then have the same key, all files are returned unchanged.
     """
     files = list(files)
     keys = [file.key[: len(file.key) - len(find_suffix(file.key))] for file in files]

@@ -1,8 +1,8 @@
 """Formats of tables: a sequence per row or group of rows; here of ``parquet`` and ``arrow``.
 
 All become Arrow tables. A row's lists are its ragged fields, its other values stay per
-sequence. With a group column the rows of one value make a sequence (``groups``): numbers become
-ragged, strings must not change. ``text_tables`` has the formats ``csv`` and ``jsonl``.
+sequence. With a group column the rows of one value make a sequence (``groups``): numbers, dates and
+strings that change become ragged. ``text_tables`` has the formats ``csv`` and ``jsonl``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def find_table_format(files: Iterable[SourceFile]) -> str | None:
 
 
 def read_parquet(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Return the sequences of Parquet files, by row group where rows are sequences.
+    """Return the sequences of Parquet files; without ``group``, one row group is read at a time.
 
     Raises:
         DataError: If a file is not Parquet or is damaged, or a value is missing.
-        ConfigError: If a requested column does not exist.
+        ConfigError: If a requested column does not exist, or an option for other files is given.
     """
     refuse_csv_options("parquet", options)
     if options.group is not None:
@@ -61,7 +61,11 @@ def read_arrow(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[di
 
 
 def _read_units(format_name: str, files: Sequence[SourceFile], options: ReadOptions) -> pa.Table:
-    """Return all record batches or row groups of files as one table."""
+    """Return all record batches or row groups of files as one table.
+
+    Raises:
+        DecodeError: If a file is damaged, or columns of files do not match.
+    """
     import pyarrow as pa
 
     del options  # its columns have types
@@ -73,7 +77,7 @@ def _read_units(format_name: str, files: Sequence[SourceFile], options: ReadOpti
 
 
 def _iter_units(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict[str, Any]]:
-    """Yield the sequences of files, of which one unit after the other is read."""
+    """Yield the sequences of files, whose row groups or record batches are read one by one."""
     opened_tables = _open_tables(files)
     vocabularies = _count_vocabularies(opened_tables)
     for file, _, units in opened_tables:
@@ -87,7 +91,7 @@ def _iter_units(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[d
 def _count_vocabularies(
     opened_tables: list[tuple[SourceFile, TableFile, Iterator[pa.Table]]],
 ) -> dict[str, Categories]:
-    """Return the vocabularies of columns of lists of strings, for which these are read once."""
+    """Return column -> vocabulary, of columns of lists of strings; reads these columns once."""
 
     def iter_columns() -> Iterator[tuple[str, int, pa.Array]]:
         for file, opened, _ in opened_tables:
@@ -106,7 +110,12 @@ def _count_vocabularies(
 def _open_tables(
     files: Iterable[SourceFile],
 ) -> list[tuple[SourceFile, TableFile, Iterator[pa.Table]]]:
-    """Open files as stores of tables do; return each with the tables of its units."""
+    """Return each file, opened, with an iterator over its row groups or record batches.
+
+    Raises:
+        DataError: If a file is damaged.
+        ConfigError: If two columns of a file have the same name.
+    """
     files = list(files)
     opened = [open_table_file(file.path, DataLocation(dataset=str(file.path))) for file in files]
     for file, table_file in zip(files, opened, strict=True):
@@ -143,7 +152,7 @@ def iter_concatenated(
     options: ReadOptions,
     read: Callable[[Sequence[SourceFile], ReadOptions], pa.Table],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the sequences of files that are one table, of the function that reads it."""
+    """Yield the sequences of files that are one table, which ``read`` returns."""
     files = list(files)
     with _name_files(files):
         yield from _iter_sequences(read(files, options), options)
@@ -207,7 +216,9 @@ def _iter_sequences(
     if options.group is None:
         return _iter_rows(table, options.id, first_row, vocabularies)
     if options.id is not None:
-        raise ConfigError("table: `id` and `group` cannot be combined: a group names its sequence")
+        raise ConfigError(
+            "table: `id` and `group` cannot be combined: a group names its sequence. Leave `id` out"
+        )
     return iter_groups(table, options.group, options.per_sequence, options.order, options.missing)
 
 

@@ -72,7 +72,8 @@ def read_csv(files: Iterable[SourceFile], options: ReadOptions) -> Iterator[dict
     Raises:
         DecodeError: If a file is not CSV, a value is missing, a cell's list is wrong, a number is
             held exactly by neither int64 nor float64, or numbers stand among booleans.
-        ConfigError: If a requested column does not exist, or columns are separated otherwise.
+        ConfigError: If a requested column does not exist, another delimiter separates the columns,
+            or the first line does not name them.
     """
     return iter_concatenated(files, options, _read_csv)
 
@@ -182,10 +183,10 @@ def _join_thousands(table: pa.Table, options: ReadOptions) -> pa.Table:
 
 
 def _check_delimiter(path: str, options: ReadOptions) -> None:
-    """Raise if the first line of a CSV file is one column, but several by another delimiter.
+    """Raise if the first line of a CSV file holds a list, or needs another delimiter.
 
     Raises:
-        ConfigError: If another delimiter splits the line into several columns.
+        ConfigError: If the line holds a list, or only another delimiter splits it into columns.
     """
     with _open_csv(path, options) as lines:
         line = next((line for _, line in lines if line.strip()), "").strip("\r\n")
@@ -213,7 +214,8 @@ def _detect_encoding(path: str) -> str:
     """Return the encoding of a text file: UTF-8, or the one that its first bytes mark.
 
     Raises:
-        DecodeError: If it has NUL bytes, as UTF-16 without a mark and binary files do.
+        DecodeError: If the file begins with NUL bytes and without a mark, as UTF-16 without a mark
+            and binary files do.
     """
     with open_decompressed(path) as file:
         head = file.read(_HEAD_BYTES)
@@ -222,9 +224,10 @@ def _detect_encoding(path: str) -> str:
             return encoding
     if b"\0" not in head:
         return "utf8"
+    name = "UTF-16BE" if head.startswith(b"\0") else "UTF-16LE"
     raise DecodeError.at(
         f"file {path!r}: must be UTF-8 text, but has NUL bytes near its start, so it is UTF-16 or "
-        "a binary file. Convert it, for example with `iconv -f UTF-16LE -t UTF-8`",
+        f"a binary file. Convert it, for example with `iconv -f {name} -t UTF-8`",
         file=path,
     )
 
@@ -256,7 +259,7 @@ def _read_json_file(path: str, names: Sequence[str]) -> pa.Table:
     if (encoding := _detect_encoding(path)) != "utf8":
         raise DecodeError.at(
             f"file {path!r}: must be UTF-8 text, but is in {encoding.upper()}. Convert it, for "
-            "example with `iconv -t UTF-8`",
+            f"example with `iconv -f {encoding.upper()} -t UTF-8`",
             file=path,
         )
     try:
@@ -338,7 +341,7 @@ def _iter_kinds(value: Any) -> Iterator[str]:
 
 
 def _parse_json(path: str, names: Sequence[str]) -> pa.Table:
-    """Return the table of a file; columns of names are strings, also where they look like dates."""
+    """Return the table of a file; strings in columns ``names`` stay strings if they are dates."""
     import pyarrow as pa
     from pyarrow import json as arrow_json
 
@@ -389,7 +392,7 @@ def _name_lines(
     Args:
         files: The files.
         tables: The table of each; rows of errors are those of all tables, one after the other.
-        find_line: Returns the line of a file in which a row of its table is.
+        find_line: Function that returns the line of a file that holds a row of its table.
     """
     try:
         yield
@@ -460,10 +463,10 @@ def _parse_cell(name: str, row: int, text: str) -> NDArray[Any]:
 
 
 def _find_large_floats(table: pa.Table) -> list[str]:
-    """Return the columns of floats, or of lists of them, that may be integers cut short.
+    """Return the columns of floats, or of lists of floats, that may be rounded integers.
 
-    A parser of text makes float64 of integers beyond int64, and of those next to fractions:
-    float64 holds all of them up to 2**53 only.
+    A parser of text makes float64 of integers beyond int64, and of integers in a column with
+    fractions. Float64 represents all integers only up to 2**53.
     """
     return [
         column.name
@@ -547,15 +550,15 @@ def _are_large(values: NDArray[Any]) -> bool:
 
 
 def _refuse_inexact(name: str, row: int, text: str | float | list[Any]) -> None:
-    """Raise if an integer, as a file has it, is another one as float64, or a number infinite.
+    """Raise if float64 would round an integer of a file, or make a number infinite.
 
     Args:
         name: The column of the number.
         row: The row of the number.
-        text: The number's digits, or a list of such; anything but strings is passed over.
+        text: The digits of the number, or a list of such; other values are ignored.
 
     Raises:
-        DecodeError: If it is.
+        DecodeError: If float64 does not hold the integer exactly, or the number at all.
     """
     if isinstance(text, list):
         for part in text:

@@ -19,11 +19,11 @@ _FEATURES = {torch.bfloat16: "AVX-512", torch.float16: "AVX-512 FP16"}
 
 
 def check_autocast(module: nn.Module, device: torch.device | str) -> None:
-    """Raise if an LSTM of a module cannot run in the dtype of the active autocast.
+    """Raise if an LSTM of a module cannot run on the CPU in the dtype of the active autocast.
 
     Args:
         module: The LSTM, or a module that contains it.
-        device: Device that it runs on.
+        device: Device that it runs on; any LSTM runs on a device other than the CPU.
 
     Raises:
         ConfigError: If the processor has no kernel for the dtype.
@@ -78,6 +78,6 @@ def _try(dtype: torch.dtype, is_enabled: bool) -> bool:
     try:
         with torch.no_grad(), torch.autocast("cpu", dtype):
             torch.lstm(x, (state, state), weights, True, 1, 0.0, False, False, True)
-    except RuntimeError:  # torch has no narrower one for what oneDNN cannot do
+    except RuntimeError:  # torch has no class of its own for what oneDNN cannot do
         return False
     return True

@@ -112,8 +112,8 @@ def make_cell(rnn: Recurrent, dim: int) -> Cell:
     """Return the cell of a module or callable.
 
     Raises:
-        ConfigError: If it is bidirectional, its rows are in another dimension, or it is a module
-            of which it is unknown whether it takes rows first.
+        ConfigError: If the module is bidirectional, if ``dim`` is not 1 for a module of torch, or
+            if it cannot be determined whether the module takes rows first.
     """
     layer = unwrap_module(rnn)
     if not isinstance(layer, nn.RNNBase):

@@ -57,12 +57,12 @@ def check_continues(
 
     Args:
         progress: Progress of the table; None if there is none.
-        batch: The next batch.
+        batch: The next batch, after batch 0.
         lanes: The lanes of its rows.
         table: Name of the table.
 
     Raises:
-        ResumeError: If there is no progress, and it is not batch 0.
+        ResumeError: If there is no progress.
         PlanError: If a batch was missed or is repeated, or its rows do not continue the lanes.
     """
     if progress is None:
@@ -70,7 +70,7 @@ def check_continues(
             f"lanes: table {table!r} has no state, but batch {batch.number} of epoch "
             f"{batch.epoch} continues from one. Load the states that were saved with the "
             "loader's state, or restart the epoch at batch 0. A Trainer saves those of a "
-            "LaneStates that is an attribute of a module, or in a list, tuple or dict of one.",
+            "LaneStates that is an attribute of a module, or in a list, tuple or dict that is one.",
             epoch=batch.epoch, batch=batch.number,
         )  # fmt: skip
     follows = (progress.epoch, progress.number + 1) == (batch.epoch, batch.number)

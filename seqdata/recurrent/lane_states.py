@@ -33,7 +33,7 @@ class LaneStates:
     Each loader has a separate table of states (``batch.loader``), so that training, validation and
     the sanity check do not interfere. A Trainer with a ``SequenceDataModule`` saves the training
     tables of all ranks in its checkpoints, and can resume them on any number of ranks. For this,
-    the object must be an attribute of a module, or in a list, tuple or dict of one.
+    the object must be an attribute of a module, or in a list, tuple or dict that is one.
 
     Args:
         initial: Initial state of a sequence, without the dimension ``dim`` of rows: a tensor, or
@@ -64,8 +64,8 @@ class LaneStates:
         """Return path -> LaneStates, for all of a module and its submodules.
 
         A path is the name of an attribute, such as ``rnn.lanes``, or of an item in a list, tuple or
-        dict of one, such as ``rnn.lanes[0]``. Copies of hyperparameters that Lightning keeps are
-        skipped.
+        dict that is one, such as ``rnn.lanes[0]``. Copies of hyperparameters that Lightning keeps
+        are skipped.
         """
         attributes = {
             f"{path}.{name}" if path else name: value
@@ -133,7 +133,8 @@ class LaneStates:
 
         Raises:
             ConfigError: If ``rnn`` is bidirectional, if it is a module with an unknown order of
-                dimensions, if it cannot run under autocast, or if inputs do not match the batch.
+                dimensions, if it needs another ``dim``, if it cannot run under autocast, if it does
+                not return a tensor and a state, or if inputs do not match the batch.
         """
         cell = make_cell(rnn, self._dim)
         if isinstance(x, str):
@@ -205,9 +206,18 @@ class LaneStates:
             state: Result of ``state_dict`` or ``gathered``.
 
         Raises:
-            ResumeError: If the state is damaged or has another version.
+            ResumeError: If the state is damaged, or has another version or ``dim``.
         """
-        version = state.get("version") if isinstance(state, Mapping) else repr(state)
+        if not isinstance(state, Mapping) or "version" not in state:
+            raise ResumeError(
+                must_be(
+                    "lanes: the saved states",
+                    "the result of `state_dict` or `gathered`",
+                    f"{state!r:.60}",
+                    "Load another checkpoint",
+                )
+            )
+        version = state["version"]
         if type(version) is not int or version != STATE_VERSION:
             raise ResumeError(
                 must_be(
@@ -224,7 +234,7 @@ class LaneStates:
                     "lanes: `tables` of the saved states",
                     "tables by name",
                     f"{saved!r:.60}",
-                    "It is damaged",
+                    "Load another checkpoint",
                 )
             )
         tables = {
@@ -298,7 +308,7 @@ class LaneStates:
 
         Args:
             table: Name of the table.
-            saved: The merged ``saved`` tables of all ranks (``merge_tables``).
+            saved: The ``saved`` tables of all ranks, merged by ``joined``.
             epoch: Epoch of the batch.
             number: Index of the batch, from 1.
             loader: Name of the loader that makes the batch.

@@ -82,12 +82,12 @@ class LaneTable:
         """Return a saved table; until something is put back its loader is that of its name.
 
         Raises:
-            ResumeError: If it is damaged, or was loaded without its values.
+            ResumeError: If it is damaged, was loaded without its values, or has another ``dim``.
         """
         if not isinstance(saved, Mapping) or not {*_KEYS, _DIGEST_KEY} <= saved.keys():
             raise ResumeError(
-                f"lanes: the saved table {name!r} must have {', '.join(_KEYS)}, but is "
-                f"{saved!r:.60}. It is damaged."
+                f"lanes: the saved table {name!r} must have {', '.join((*_KEYS, _DIGEST_KEY))}, "
+                f"but is {saved!r:.60}. Load another checkpoint."
             )
         if _compute_digest(saved) != saved[_DIGEST_KEY]:
             raise ResumeError(

@@ -210,7 +210,9 @@ class ArgumentWriter:
             )
             raise NotReplayableError(f"{description} has no import path; define it in a module")
         if _find_attribute(sys.modules.get(module), name) is not value:
-            raise NotReplayableError(f"{module}.{name} is another object")
+            raise NotReplayableError(
+                f"the import path {module}.{name} does not lead to this object"
+            )
         if module == _MAIN:
             return self._find_script_path(name)
         self._add_module_root(module)
@@ -226,8 +228,8 @@ class ArgumentWriter:
             )
         if not _is_guarded(Path(file)):
             raise NotReplayableError(
-                f"{name} is defined in {os.path.basename(file)}, which trains when it is imported;"
-                " put that under `if __name__ == '__main__':`"
+                f"{name} is defined in {os.path.basename(file)}, which has no "
+                "`if __name__ == '__main__':`; put the training under it"
             )
         if spec is not None:
             self._add_module_root(spec.name, main)

@@ -142,7 +142,9 @@ class DataSources:
             self._engines[kind] = self.make_engines(kind, self._contexts[kind])
 
     def fit_statistics(self) -> bool:
-        """Fit the statistics on the training data, if they are not fitted; return whether it did.
+        """Fit the statistics on the training data, unless they are fitted.
+
+        Return whether the options changed; a function may return no estimators, which removes it.
 
         They are the same bit for bit on every rank: sums are exact.
         """
@@ -163,7 +165,7 @@ class DataSources:
         return True
 
     def restore_fitted(self, state: Mapping[str, Any]) -> bool:
-        """Restore the statistics of a resumed fit; return whether they replace different ones.
+        """Replace fitted statistics by saved ones with a warning; return whether they differed.
 
         Args:
             state: The saved state.
@@ -178,8 +180,8 @@ class DataSources:
         if saved.digest == current.digest:
             return False
         warn(
-            f"resume: the data has the statistics {current.digest}, but the model was trained with "
-            f"{saved.digest}, which it still uses",
+            f"resume: the statistics of the data are {current.digest}, but the model was trained "
+            f"with {saved.digest}, which are used",
         )
         self.change_options(replace(self._options, statistics=saved))
         return True
@@ -194,9 +196,10 @@ class DataSources:
         return {} if statistics is None else {STATISTICS: statistics.state_dict()}
 
     def restore_statistics(self, state: Mapping[str, Any]) -> None:
-        """Transform the data with the saved statistics, unless it has a transform of its own.
+        """Transform the data with the saved statistics, unless ``transform`` was passed.
 
-        A warning names statistics of the data that differ from the saved ones.
+        Saved statistics replace those of the option ``statistics``. A warning is issued if the
+        statistics of the data differ from the saved ones.
 
         Args:
             state: The saved state.
@@ -208,7 +211,10 @@ class DataSources:
             return
         saved = _load_statistics(state)
         options, kinds = self._options, self.prepared_kinds
-        if options.statistics is not None and not isinstance(options.statistics, Statistics):
+        if isinstance(options.statistics, Statistics):
+            self.restore_fitted(state)
+            return
+        if options.statistics is not None:
             self.change_options(replace(options, statistics=saved))
             return
         for kind in kinds:
@@ -385,7 +391,7 @@ class DataSources:
                     engine.end_workers()
 
     def shutdown(self) -> None:
-        """Stop all threads."""
+        """Stop all threads and worker processes of the engines."""
         for engines in self._engines.values():
             for engine in engines:
                 engine.shutdown()
@@ -460,8 +466,8 @@ def _load_statistics(state: Mapping[str, Any]) -> Statistics:
 def _find_statistics(options: DataOptions, kind: DataKind) -> Statistics | None:
     """Return the statistics of the transform of a kind of data; None if there are none.
 
-    They are the attribute ``statistics`` of the transform, which ``Statistics.transform()`` has and
-    a function around it may have.
+    They are the option ``statistics`` once it is fitted, else the attribute ``statistics`` of the
+    transform, which ``Statistics.transform()`` has and a function around it may have.
     """
     if isinstance(options.statistics, Statistics):
         return options.statistics

@@ -84,12 +84,12 @@ def describe_opened(title: str, sources: DataSources) -> str:
 
 
 def format_opened(title: str, options: DataOptions, sources: DataSources) -> str:
-    """Return the same as HTML for notebooks, with a histogram of each kind, and statistics.
+    """Return the opened kinds of data as HTML for notebooks, with histograms and statistics.
 
     Args:
         title: The title.
         options: Options of the DataModule.
-        sources: Its stores; none is opened.
+        sources: Stores of the DataModule; none is opened.
     """
     rows = list(_iter_opened(sources))
     if not rows:
@@ -119,7 +119,7 @@ def _find_categories(field: Field) -> Any:
 
 
 def describe_sources(title: str, options: DataOptions, sources: DataSources) -> str:
-    """Return a description of the data: a line per kind, notes on its preparation, statistics.
+    """Open the data, and return its description: a line per kind, notes, and statistics.
 
     Args:
         title: The first line.

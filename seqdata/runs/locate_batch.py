@@ -25,7 +25,7 @@ class FitGeometry:
         frozen: Whether the Trainer overfitted a few batches.
         world_size: Number of ranks.
         epoch: Epoch at which the run began.
-        position: Number of batches of that epoch that were trained before.
+        position: Number of batches of that epoch that were trained before the run began.
         accumulate: Number of steps of an optimizer update.
         divided: Whether the Trainer divides losses by ``accumulate``.
         steps: Number of steps of an epoch that are trained; None: all.
@@ -89,13 +89,14 @@ class ReplayRequest:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value, minimum = getattr(self, name), 1 if name == "world" else 0
+            is_in_message = name in ("epoch", "batch")
             if value is not None and (type(value) is not int or value < minimum):
                 raise ConfigError(
                     must_be(
                         f"replay: `{name}`",
                         f"an integer from {minimum}",
                         repr(value),
-                        "Take it from the error",
+                        "Take it from the error message of the run" if is_in_message else "",
                     )
                 )
         if (self.batch is None) == (self.step is None):
@@ -148,11 +149,11 @@ def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeomet
                 must_be(
                     "replay: `step`",
                     (
-                        f"in [{rank_plan.first_step}, {len(rank_plan)}) of {size} ranks from "
-                        f"position {first_position} on"
+                        f"in [{rank_plan.first_step}, {len(rank_plan)}), the steps of {size} ranks "
+                        f"from position {first_position} on"
                     ),
                     f"{request.step} in epoch {request.epoch}",
-                    "Pass the world and position of the run",
+                    "Leave `world` and `from_position` out for those of the run",
                 )
             )
         return LocatedStep(request.epoch, rank_plan, request.step or 0, update_schedule)
@@ -160,9 +161,9 @@ def locate_batch(engine: BaseEngine, request: ReplayRequest, geometry: FitGeomet
         raise PlanError(
             must_be(
                 "replay: `batch`",
-                f"below {len(plan)}, the batches of its plan",
+                f"below {len(plan)}, the number of batches of the plan",
                 f"{number} in epoch {request.epoch}",
-                "Take it from the error",
+                "Take both from the error message of the run",
             )
         )
     if number < first_position:  # trained by an earlier run

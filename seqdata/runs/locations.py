@@ -210,7 +210,7 @@ def location_from_plain(
                 f"{reader.file}: `{argument}`",
                 "a location",
                 f"{plain!r:.200}",
-                "It was not part of the run, or the file was changed",
+                "Restore the file as the run wrote it",
             )
         )
     arguments = dict(plain.get(INIT_ARGS, {}))

@@ -193,7 +193,7 @@ class LossFiles:
         """Open the losses in the folders of a run, in the order of the fits.
 
         Raises:
-            ConfigError: If a folder has no losses.
+            ConfigError: If a folder has no losses, or a file is of another version.
         """
         found: list[tuple[int, Path, LossHeader]] = []
         problems: dict[str, None] = {}
@@ -300,7 +300,7 @@ class LossFiles:
             if missing:
                 self.problems[
                     f"{folder}: fit {fit[1]} ran on {world} ranks, but files of rank "
-                    f"{', '.join(map(str, missing))} are missing: copy them here."
+                    f"{', '.join(map(str, missing))} are missing: copy them into this folder."
                 ] = None
 
 
@@ -338,10 +338,10 @@ def _load_arrays(payload: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _read_header(path: Path) -> LossHeader | None:
-    """Return the header of a file; None if it is truncated.
+    """Return the header of a file; None if the header is truncated or damaged.
 
     Raises:
-        ConfigError: If another release wrote it.
+        ConfigError: If the file is of another version.
     """
     with path.open("rb") as file:
         match = _BLOCK_PATTERN.fullmatch(file.readline(_MAX_LINE))
@@ -351,13 +351,14 @@ def _read_header(path: Path) -> LossHeader | None:
     if payload is None:
         return None
     plain = json.loads(payload)
-    if plain.get("version") != VERSION or plain.keys() != _HEADER_KEYS.keys():
+    advice = "Use the release of seqdata that wrote it"
+    if plain.get("version") != VERSION:
         raise ConfigError(
-            must_be(
-                f"{path}: its version",
-                f"{VERSION}",
-                repr(plain.get("version")),
-                "Use the release of seqdata that wrote it",
-            )
+            must_be(f"{path}: the version", f"{VERSION}", repr(plain.get("version")), advice)
+        )
+    if plain.keys() != _HEADER_KEYS.keys():
+        raise ConfigError(
+            f"{path}: the header must have the keys {', '.join(_HEADER_KEYS)}, but has "
+            f"{', '.join(plain)}. {advice}."
         )
     return LossHeader(**{name: plain[name] for name in plain if name != "version"})

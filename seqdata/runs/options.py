@@ -169,7 +169,7 @@ class DataOptions(LoaderOptions):
         return {name: value for name, value in (self.split or {}).items() if name in SPLIT_OPTIONS}
 
     def find_part(self, kind: DataKind) -> DataKind | None:
-        """Return the part of the split that is the data of a kind; None if it has its own."""
+        """Return the part of the split that is the data of a kind; None if no part is."""
         if getattr(self, kind) is not None and kind != "train":
             return None
         parts = self.split_parts
@@ -177,7 +177,7 @@ class DataOptions(LoaderOptions):
         return next((part for part in order if part in parts), None)
 
     def get_given(self, kind: DataKind) -> Locations | None:
-        """Return the locations of a kind: of the source that is split, or its own."""
+        """Return the locations of a kind; of a part of the split those of ``train``."""
         given: Locations | None = getattr(self, kind)
         return given if self.find_part(kind) is None else self.train
 
@@ -191,8 +191,8 @@ class DataOptions(LoaderOptions):
                 known = (*kinds, *SPLIT_OPTIONS)
                 hint = did_you_mean(str(name), known)
                 raise ConfigError(
-                    f"datamodule: `split` has the parts {', '.join(kinds)} and the options "
-                    f"{', '.join(SPLIT_OPTIONS)}, but {name!r} is given"
+                    f"datamodule: the keys of `split` must be parts ({', '.join(kinds)}) or "
+                    f"options ({', '.join(SPLIT_OPTIONS)}), but {name!r} is neither"
                     f"{'; ' + hint if hint else '. Leave it out'}"
                 )
         if self.train is None:
@@ -243,7 +243,7 @@ class DataOptions(LoaderOptions):
         """Return the lengths of each location of a kind; None for a store, which has lengths.
 
         Raises:
-            ConfigError: If the names of lengths and locations differ.
+            ConfigError: If locations have names, and lengths have none or unknown ones.
         """
         locations, given_lengths = self.get_locations(kind), self.lengths
         if self.find_part(kind) is not None:
@@ -264,9 +264,12 @@ class DataOptions(LoaderOptions):
             return [given_lengths] * len(locations)
         names: Any = self.get_given(kind)
         if not isinstance(given_lengths, Mapping) or not given_lengths.keys() <= names.keys():
+            found = f"is a {type(given_lengths).__name__}"
+            if isinstance(given_lengths, Mapping):
+                found = f"has the names {', '.join(map(str, given_lengths))}"
             raise ConfigError(
-                f"datamodule: `lengths` of {kind!r} must be by name, as its locations are "
-                f"({', '.join(names)}); pass a mapping"
+                f"datamodule: `lengths` of {kind!r} must be a mapping from names of its "
+                f"locations ({', '.join(names)}), but {found}."
             )
         return [given_lengths.get(name) for name in names]
 
@@ -298,7 +301,12 @@ def check_split(owner: str, split: Any) -> dict[str, Any]:
     if isinstance(split, Mapping) and any(isinstance(value, str) for value in split.values()):
         example = "{'train': '..2024-01-15', 'val': '2024-01-15..'}"
     raise ConfigError(
-        must_be(f"{owner}: `split`", "parts with 'train'", repr(split), f"Write e.g. {example}")
+        must_be(
+            f"{owner}: `split`",
+            "a mapping with a part 'train'",
+            repr(split),
+            f"Write e.g. {example}",
+        )
     )
 
 

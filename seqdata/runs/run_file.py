@@ -67,7 +67,7 @@ _ADDED = (
     "prepare", "missing", "rates", "axes", "whole", "as_batch", "padding",
     "sort_within_batch", "collate_fn",
 )  # fmt: skip
-"""Arguments that run files of earlier releases lack: they were None."""
+"""Arguments that run files of earlier releases lack; they have their defaults."""
 _LEFT_OUT = (
     "%s: does not have %s, which may be secret. Credentials are taken from the environment, such "
     "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -180,8 +180,8 @@ class RunFile:
         """Read a file; nothing is imported, and no store is opened.
 
         Raises:
-            ConfigError: If it does not exist, or is not a run file of this version.
-            LimitError: If it has more values than a run file.
+            ConfigError: If it cannot be read, is damaged, or is not a run file of this version.
+            LimitError: If it has too many values, nests too deeply, or has aliases.
         """
         content, record = _load(path)
         try:
@@ -286,7 +286,8 @@ class RunFile:
             backend: Name of the backend that opens it; None: detected from the location.
 
         Raises:
-            ConfigError: If a needed object has no import path, or cannot be imported.
+            ConfigError: If there is no such location, or a needed object could not be saved or
+                cannot be imported.
             DataError: If the data is incomplete.
         """
         reader = self.make_reader(path)
@@ -332,10 +333,10 @@ class RunFile:
     def open_location(
         self, plain: Any, argument: str, reader: ArgumentReader, backend: str | None
     ) -> Any:
-        """Open a location of the file; one that is opened with arguments of the file is a path.
+        """Open a location of the file; return the path if ``is_opened_later``.
 
         Raises:
-            ConfigError: If it could not be saved.
+            ConfigError: If it could not be saved, or is not a location.
             DataError: If the data is incomplete.
         """
         self._check_replayable(argument, reader.file)
@@ -459,7 +460,6 @@ def _choose_location(plain: Any, kind: str, name: str | None, path: Path) -> Any
                 f"{path}: `name`",
                 f"one of {', '.join(plain)}, the locations of `{kind}`",
                 repr(name),
-                "Pass it",
             )
         )
     return plain[name]
@@ -494,7 +494,8 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         plain = _load_plain(text, path)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path}: not a run file, since it is not YAML ({error}). Pass {NAME}"
+            f"{path}: not a run file, since it is not YAML ({error}). Pass the {NAME} of a fit, or "
+            "undo your changes"
         ) from error
     if not isinstance(plain, Mapping) or not isinstance(record, Mapping):
         raise ConfigError(f"{path}: not a run file, since it has no mapping. Pass {NAME}")

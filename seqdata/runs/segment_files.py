@@ -81,9 +81,9 @@ class SegmentFiles:
         )
         if not path.is_file():
             raise ConfigError(
-                f"{owner} must be in {f'{_FOLDER}/{path.name}'!r} next to {NAME}, which does not "
-                "exist: `Feedback` changes weights. Either the fit ended before that batch, or "
-                "an earlier fit trained it: pass the run file of that fit."
+                f"{owner} must be in the file {f'{_FOLDER}/{path.name}'!r} next to {NAME}, but it "
+                "does not exist: `Feedback` changes weights. Either the fit ended before that "
+                "batch, or an earlier fit trained it: pass the run file of that fit."
             )
         digest, values = _parse_weights(read_arrays(path, owner), owner)
         segments.restore(run_position, digest, values)

@@ -23,7 +23,7 @@ MOST_NUMBERS = 1 << 24
 
 
 def pack_arrays(arrays: Arrays, name: str) -> bytes:
-    """Return the content of a file of this name, with each array in the smallest dtype."""
+    """Return the content of a file of this name; indices are saved as uint32 if they fit."""
     content, narrow = io.BytesIO(), {key: _narrow(array) for key, array in arrays.items()}
     np.savez(content, **cast(Any, narrow))
     return add_digest(content.getvalue(), name)
@@ -47,13 +47,13 @@ def read_arrays(path: Path, owner: str) -> dict[str, NDArray[Any]]:
             return {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(
-            f"{owner} are in {path.name!r} next to the file, which cannot be read ({error}). Copy "
-            "it there."
+            f"{owner} are in the file {path.name!r}, which cannot be read from "
+            f"{str(path.parent)!r} ({error}). Copy it there from the folder of the run."
         ) from error
 
 
 def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return integers of at least 0 in the smallest dtype, others unchanged."""
+    """Return integers of at least 0 as uint32, or int64 if they do not fit; others unchanged."""
     if numbers.dtype.kind not in "iu" or int(numbers.min(initial=0)) < 0:
         return numbers
     return numbers.astype(np.uint32 if int(numbers.max(initial=0)) < 1 << 32 else np.int64)

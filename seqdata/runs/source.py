@@ -26,7 +26,7 @@ from seqdata.storage.time_split import make_bounds, make_limit
 from seqdata.storage.views import SequenceStore, as_sequence_store
 
 LENGTH = "length"
-"""Name of the timesteps of a sequence in ``where``, if no field has it."""
+"""Key of ``where`` for the length of a sequence in timesteps, unless a field has this name."""
 OPENED_WITH = ("backend", "remote", "group", "order", "missing", "id")
 """Arguments with which locations are opened, those of ``open_store`` of the same names."""
 _FAR = 0.05  # difference of a part's share from its fraction from which on it is said
@@ -171,7 +171,8 @@ def select_where(
             or a range ``"start..stop"`` without its stop, also of dates.
 
     Raises:
-        ConfigError: If there is no such field, or it does not have one value per sequence.
+        ConfigError: If there is no such field, it does not have one value per sequence, or a
+            condition does not fit its values.
     """
     if not isinstance(where, Mapping):
         return store.where(where)

@@ -1,7 +1,7 @@
 """Losses of steps: the usual loss around a step, and the distance of a step from it.
 
-The usual loss is a median over the steps before, and so is the usual difference from it: neither
-depends on the spikes to be found.
+The usual loss is a median over the steps before, with few of them also over later ones, and so is
+the usual difference from it: neither depends on the spikes to be found.
 """
 
 from __future__ import annotations
@@ -38,15 +38,18 @@ class Usual:
 
     Attributes:
         value: The median.
-        spread: An estimate of the standard deviation, above 0; infinite for fewer than
-            ``MIN_COMPARED`` values.
+        spread: An estimate of the standard deviation, above 0; infinite for at least one but fewer
+            than ``MIN_COMPARED`` values.
     """
 
     value: float
     spread: float
 
     def score(self, value: float) -> float:
-        """Return the distance of a value above the usual one, in standard deviations."""
+        """Return the distance of a value above the usual one, in standard deviations.
+
+        It is infinite for a value that is not finite.
+        """
         return (value - self.value) / self.spread if math.isfinite(value) else math.inf
 
 
@@ -120,7 +123,10 @@ class StepLosses:
         return None if is_finite.all() else int(self.steps[is_finite.argmin()])
 
     def find_worst(self, count: int) -> list[int]:
-        """Return the steps farthest above the usual loss around them, the farthest first."""
+        """Return the steps farthest above the usual loss around them, the farthest first.
+
+        The first step whose loss is not finite precedes all others.
+        """
         if not len(self):
             return []
         first_non_finite = self.find_first_non_finite()

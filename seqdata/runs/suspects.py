@@ -264,6 +264,6 @@ def _make_missing_error(table: StepLosses, step: int) -> ConfigError:
             "why: `step`",
             f"a recorded step ({len(table):,} of {table.steps[0]} to {table.steps[-1]})",
             f"{step}, which has no record",
-            f"The nearest one that has is {nearest}",
+            f"The nearest recorded step is {nearest}",
         )
     )

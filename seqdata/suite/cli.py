@@ -40,11 +40,11 @@ _DETAIL = re.compile(
 
 
 class DeferredModel:
-    """A placeholder of a model, which is made once its data is known.
+    """Placeholder for a model that is made once its data is known.
 
     Args:
         model: Class of the model, which has ``for_data``.
-        arguments: Its arguments.
+        arguments: Arguments of the configuration; ``for_data`` gets the ones that it takes.
     """
 
     def __init__(self, model: Any, arguments: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class DeferredModel:
         self._arguments = arguments
 
     def make(self, data: Any) -> LightningModule:
-        """Return the model of a DataModule."""
+        """Return the model with the sizes of a DataModule's data."""
         taken = inspect.signature(self._model.for_data).parameters
         arguments = {name: each for name, each in self._arguments.items() if name in taken}
         made: LightningModule = self._model.for_data(data, **arguments)
@@ -63,14 +63,14 @@ class SeqdataCLI(LightningCLI):
     """LightningCLI whose models may take their sizes from the data, by ``for_data``."""
 
     def add_arguments_to_parser(self, parser: Any) -> None:
-        """Make models with ``for_data`` after the data."""
+        """Let the parser make placeholders of models with ``for_data``."""
         parser.add_instantiator(_instantiate_model, LightningModule, subclasses=True)
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
-        """Parse the arguments of the command line, and the files that they name.
+        """Parse the arguments of the command line, and the configuration files that they name.
 
         Raises:
-            ConfigError: If one does not exist or is invalid; names a misspelt key of a file.
+            ConfigError: If an argument is unknown or invalid; names a misspelt key of a file.
         """
         jsonargparse: Any = importlib.import_module("jsonargparse")
         self._arguments = list(sys.argv[1:] if args is None else args)
@@ -81,7 +81,7 @@ class SeqdataCLI(LightningCLI):
             raise ConfigError(text) from error
 
     def _find_mistake(self) -> str:
-        """Return the message about what is wrong with the arguments; empty if nothing is found."""
+        """Return the message about the first mistake in the arguments; empty if none is found."""
         jsonargparse: Any = importlib.import_module("jsonargparse")
         subcommand, *given = self._arguments
         known = self._subcommand_parsers[subcommand]
@@ -94,7 +94,7 @@ class SeqdataCLI(LightningCLI):
         """Make the data, the model and the Trainer.
 
         Raises:
-            ConfigError: If the section of the Trainer is empty, or none.
+            ConfigError: If the section of the Trainer is not a mapping or has an invalid value.
             SeqDataError: If an argument of a class is invalid.
         """
         trainer = self._get(self.config, "trainer")
@@ -123,7 +123,7 @@ class SeqdataCLI(LightningCLI):
 
 
 def shorten_error(error: Exception) -> str:
-    """Return the parser's message about a value in one line, without what it says of each type."""
+    """Return the parser's message about a value in one line, without the details of each type."""
     lines = [line.strip().removeprefix("- ") for line in str(error).split("\n")]
     return " ".join(line for line in lines if line and not _DETAIL.match(line))
 
@@ -155,7 +155,7 @@ def expand_names(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def list_names() -> dict[str, str]:
-    """Return short name -> import path: of collators, and of the classes of packages."""
+    """Return short name -> import path, of collators and of the classes of installed packages."""
     host, found = default_host(), {"Remote": "seqdata.Remote"}
     for name in host.names("collator"):
         factory = None if name in COLLATORS else host.find("collator", name)
@@ -201,7 +201,7 @@ def run_cli(arguments: Sequence[str]) -> SeqdataCLI:
         arguments: The subcommand and its arguments.
 
     Raises:
-        ConfigError: If jsonargparse is not installed.
+        SeqDataError: If jsonargparse is not installed, or as of the classes of ``SeqdataCLI``.
     """
     if importlib.util.find_spec("jsonargparse") is None:
         raise ConfigError(

@@ -35,11 +35,11 @@ _BASES = {
 }  # fmt: skip
 _REQUIRED = ("data", "model")
 _OPTIMIZERS = ("optimizer", "lr_scheduler")  # their first argument is not written
-_OTHER_BASES = (Callback, Logger)  # a class of these is named below another key
+_OTHER_BASES = (Callback, Logger)  # their classes occur at any depth, such as trainer.callbacks
 _POLICY_KEYS = ("batching", "eval_batching")
 _FILES = (".yaml", ".yml", ".json")  # suffixes of files that may stand in place of a value
 _OTHER_OPTIONS = ("help", "print_config")
-_FEW = 12  # names that are all listed
+_FEW = 12  # most names that a message lists
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Source:
     text: str | None = None
 
     def describe(self, path: str, text: str) -> str:
-        """Return the message about a key, which a file is read for by the keys in it."""
+        """Return the message about a key, named by its place in the file, or by the option."""
         inner = path.removeprefix(self.key).removeprefix(".") if self.text is None else ""
         return f"{self.name}: {inner}: {text}" if inner else f"{self.name}: {text}"
 
@@ -75,7 +75,7 @@ class ConfigKeys:
         keys: Keys of the parser, nested ones with dots: ``trainer.max_epochs``.
         names: Short name of a class -> import path.
         types: Types of the keys, as far as they are known.
-        read: Reads a file that stands in place of a value; None: it is not read.
+        read: Function that reads a file that stands in place of a value.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class ConfigKeys:
         """Return the message about the first key, class or value that is wrong; empty if none is.
 
         Args:
-            source: A part; of several in the order in which they are merged.
+            source: A part. Check several parts in the order in which they are merged: a later one
+                may give arguments of a class that an earlier one names.
         """
         values = _nest(source.values)
         found = (
@@ -190,7 +191,7 @@ class ConfigKeys:
         return {"init_args": inner} if start else inner
 
     def _iter_section(self, source: Source, section: Any, path: str) -> Iterator[str]:
-        """Yield the mistakes in a section of a part, such as ``trainer``, or in the whole."""
+        """Yield the mistakes in a section such as ``trainer``, or in the whole part."""
         if isinstance(section, str) and section.endswith(_FILES):
             source = self._read(section, source, path)
             section = _nest(source.values)
@@ -355,7 +356,7 @@ class ConfigKeys:
         return _describe("class", name, known)
 
     def _list_classes(self, path: str, is_policy: bool, bases: Sequence[type] = ()) -> list[str]:
-        """Return the short names that a class may have below a key."""
+        """Return the names of the classes that a key may have, for messages."""
         if is_policy:
             built_in = [each.rpartition(":")[2] for each in POLICIES.values()]
             return sorted({*default_host().names("policy"), *built_in})
@@ -370,14 +371,14 @@ class ConfigKeys:
 
 
 def _list_taken(path: str, found: type) -> dict[str, Argument]:
-    """Return the arguments of a class that are written; the Trainer gives the parameters."""
+    """Return the arguments of a class that a configuration gives: not an optimizer's first one."""
     arguments = list_arguments(found)
     skipped = [*arguments][:1] if path in _OPTIMIZERS else []
     return {name: each for name, each in arguments.items() if name not in skipped}
 
 
 def _names_class(value: Any) -> bool:
-    """Return whether a class is named anywhere in a value; it is looked at by its arguments."""
+    """Return whether a value names a class by ``class_path``, at any depth."""
     if isinstance(value, Mapping):
         return "class_path" in value or any(map(_names_class, value.values()))
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
@@ -400,7 +401,7 @@ def _nest(value: Any) -> Any:
 
 
 def _add(found: dict[Any, Any], name: Any, value: Any) -> None:
-    """Set a key of nested dicts, which keep what they hold below it."""
+    """Set a key of nested dicts; a dict is merged into the dict that the key already has."""
     if isinstance(value, dict) and isinstance(found.get(name), dict):
         for key, item in value.items():
             _add(found[name], key, item)
@@ -409,7 +410,7 @@ def _add(found: dict[Any, Any], name: Any, value: Any) -> None:
 
 
 def _iter_classes(bases: Iterable[Any] = (*_BASES.values(), *_OTHER_BASES)) -> Iterator[Any]:
-    """Yield the public classes that are imported and derived from some."""
+    """Yield all imported public subclasses of base classes."""
     for base in bases:
         for each in base.__subclasses__():
             if not each.__name__.startswith("_"):
@@ -436,7 +437,7 @@ def _list_module(module: str) -> list[str]:
 
 
 def _describe(kind: str, name: str, known: Sequence[str], owner: str = "") -> str:
-    """Return the text about a name that does not exist, with all names if they are few."""
+    """Return the text about a name that does not exist, with all known names if they are few."""
     text = describe_unknown_name(kind, name, known, most=_FEW)
     return f"{owner} has {text}" if owner else f"there is {text}"
 

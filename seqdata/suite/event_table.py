@@ -1,4 +1,4 @@
-"""Events of a table as a model of event sequences needs them: recent ones, with times between."""
+"""Preparation of the events of a table: the most recent ones, with the time between them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from seqdata.suite.write_once import Summary, prepare_store
 
 _REMEDY = "A value that changes from event to event belongs in `categorical` or `numeric`"
 TIME_DELTA = "time_delta"
-"""Field of the time since the event before: float32, of seconds, or of the unit of integers."""
+"""Field of log(1 + time since the previous event): float32, in seconds or the unit of integers."""
 TimeDelta = Literal["log1p"] | None
 _Used = tuple[Any, NDArray[np.int64], NDArray[np.int64]]
 _SINCE_1970 = {
     10**17: ("ns", "nanoseconds"), 10**14: ("us", "microseconds"), 10**11: ("ms", "milliseconds"),
 }  # fmt: skip
-"""Least number of dates after 1973 -> their unit and its name, from the largest one on."""
+"""Least integer of a date after 1973 -> its unit and the unit's name, in descending order."""
 _PER_SECOND = {"D": 1 / 86_400, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -46,16 +46,18 @@ class EventTable:
     """Prepares events; a ``prepare`` of ``SequenceDataModule``.
 
     Args:
-        time: Field of times; None: the order of rows is that of events.
+        time: Field of times; None: rows are in the order of the events.
         categorical: Fields of strings or integers, a token per event.
         numeric: Fields of numbers, a value per event.
         static: Fields with one value per sequence, such as the label.
         last: Number of last events that are kept; None: all.
         time_delta: ``log1p``: the field ``time_delta`` is the logarithm of 1 plus the seconds
-            since the event before, 0 of the first one, of integers in their own unit; None: there
-            is none.
-        cutoff: Date, or integer; events at it or later are dropped. None: all are kept.
-        label: Field of ``static`` that must have a value in every sequence; None: there is none.
+            since the previous event, or plus the difference of integer times; it is 0 for the first
+            event of the table's sequence. None: the field is not made.
+        cutoff: Date, or integer for integer times; events at this time or later are dropped. None:
+            all are kept.
+        label: Field of ``static`` that must have a finite value in every sequence; None: there is
+            no label.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -76,10 +78,12 @@ class EventTable:
             raise ConfigError(must_be("events: `time_delta`", "'log1p' or None", found))
 
     def __call__(self, store: SequenceStore) -> tuple[SequenceStore, list[str]]:
-        """Return the prepared store and notes on its preparation; a large one is cached.
+        """Return the prepared store and notes on its preparation; a large store is cached.
 
         Raises:
-            ConfigError: If a field does not exist, or its type is not supported.
+            ConfigError: If a field does not exist, its type is not supported, or ``cutoff`` does
+                not fit the times.
+            CacheError: If the cache cannot be written.
             DataError: If a static field changes within a sequence, a label is missing, a number is
                 infinite, or no event is left.
         """
@@ -88,6 +92,11 @@ class EventTable:
         for name in names:
             if name not in store.fields:
                 raise make_unknown_name_error("events", "column", name, store.fields)
+        if self.time is not None and store.fields[self.time].axis is None:
+            raise ConfigError(
+                f"events: `time` must be a column with a value per event, but {self.time!r} has "
+                "one per sequence. Name the column of the time, or convert its strings to dates"
+            )
         preparation = _Preparation(self, names, _find_vocabularies(store, self.categorical))
         return prepare_store(store, names, repr(self), lambda _: preparation)
 
@@ -100,7 +109,7 @@ class _Preparation:
     Args:
         table: The rules.
         names: The fields that are read.
-        vocabularies: Field of strings with one value per sequence -> those of all sequences.
+        vocabularies: Field with one string per sequence -> the distinct strings of all sequences.
     """
 
     def __init__(
@@ -121,7 +130,7 @@ class _Preparation:
         ids, times = list(store.ids), None
         if table.time is not None:
             logical = store.fields[table.time].logical
-            times = TimeColumn.from_column(table.time, columns[table.time], logical)
+            times = TimeColumn.from_column(table.time, columns[table.time], logical, "events")
         starts, stops = self._choose(times, lengths)
         kept = np.flatnonzero(stops > starts)
         self._counted.update(sequences=len(ids), kept=len(kept))
@@ -158,9 +167,12 @@ class _Preparation:
         """Return notes, and the warning about times without a unit; see ``Preparation``."""
         table, counted, notes = self._table, self._counted, list[str]()
         if not counted["kept"]:
-            raise DataError(
-                "events: at least one event must be left, but `cutoff` leaves none. Change it"
+            found = (
+                "all sequences are empty. Check the source"
+                if table.cutoff is None
+                else "`cutoff` leaves none. Pass a later one"
             )
+            raise DataError(f"events: at least one event must be left, but {found}")
         if table.cutoff is not None:
             notes.append(f"cutoff: {counted['cutoff']} events from {table.cutoff} on are dropped")
         if table.last is not None:
@@ -189,12 +201,14 @@ class _Preparation:
     def _choose(
         self, times: TimeColumn | None, lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first row and the last, without it, of each sequence."""
+        """Return the first row of each sequence, and the row after its last one."""
         table, ends = self._table, np.cumsum(lengths)
         starts, stops = ends - lengths, ends
         if table.cutoff is not None:
             if times is None:
-                raise ConfigError("events: `cutoff` needs `time`, but it is None. Name the column")
+                raise ConfigError(
+                    "events: `cutoff` needs `time`, which is None. Name the column of the time"
+                )
             _, stop = make_bounds(times.name, f"..{table.cutoff}", times.logical)
             is_before = times.values < make_limit(stop, np.dtype(np.int64))
             counts = np.concatenate([[0], np.cumsum(is_before)])
@@ -236,7 +250,8 @@ def _make_numbers(store: SequenceStore, name: str, values: Any) -> NDArray[Any]:
         raise ConfigError(
             must_be(
                 f"events: `numeric` column {name!r}", "a number per event",
-                f"{field.logical or field.dtype} along {field.axis}",
+                f"{field.logical or field.dtype}{list(field.shape) or ''} per "
+                f"{'sequence' if field.axis is None else 'event'}",
                 "Name it in `categorical` or `static`",
             )
         )  # fmt: skip
@@ -244,7 +259,7 @@ def _make_numbers(store: SequenceStore, name: str, values: Any) -> NDArray[Any]:
 
 
 def _find_vocabularies(store: SequenceStore, names: Sequence[str]) -> dict[str, Categories]:
-    """Return the strings of fields that have one per sequence, in their order as strings."""
+    """Return field -> its distinct strings, sorted, of the fields with one string per sequence."""
     found: dict[str, Categories] = {}
     for name in names:
         if store.fields[name].axis is None:
@@ -269,11 +284,12 @@ def _check_finite(numbers: Mapping[str, _Used], ids: list[str]) -> None:
     """Raise if a number of an event that is used is infinite.
 
     Args:
-        numbers: Column -> its values, and the first one and the last, without it, of each sequence.
+        numbers: Column -> its values, the first used index of each sequence, and the index after
+            the last used one.
         ids: Ids of the sequences.
 
     Raises:
-        DataError: If so; it names the column and the sequence.
+        DataError: If a number is infinite; names the column and the sequence.
     """
     for name, (values, starts, stops) in numbers.items():
         bad = np.flatnonzero(np.isinf(values))
@@ -285,10 +301,10 @@ def _check_finite(numbers: Mapping[str, _Used], ids: list[str]) -> None:
 
 
 def _count_missing(used: Mapping[str, _Used]) -> dict[str, int]:
-    """Return the number of values that each column of floats lacks in the events that are used.
+    """Return column -> number of NaN values in the used ranges, of columns of floats.
 
     Args:
-        used: Column -> its values, and the first one and the last, without it, of each range.
+        used: Column -> its values, the first index of each range, and the index after its last one.
     """
     counts: dict[str, int] = {}
     for name, (values, starts, stops) in used.items():
@@ -300,11 +316,11 @@ def _count_missing(used: Mapping[str, _Used]) -> dict[str, int]:
 
 
 def _describe_dates(name: str, first: int) -> list[str]:
-    """Return a warning about integers if they seem to be dates of a unit finer than a second.
+    """Return one warning if integers seem to be dates in a unit below a second, or none.
 
     Args:
         name: Name of the field.
-        first: The least of them.
+        first: The least integer.
     """
     for least, (unit, unit_name) in _SINCE_1970.items():
         if first >= least:
@@ -317,7 +333,7 @@ def _describe_dates(name: str, first: int) -> list[str]:
 
 
 def _make_deltas(times: TimeColumn, lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the logarithm of 1 plus the time since the event before, float32 (events,)."""
+    """Return the logarithm of 1 plus the time since the previous event, float32 (events,)."""
     deltas = np.diff(times.values, prepend=times.values[:1]).astype(np.float64)
     starts = np.cumsum(lengths) - lengths
     deltas[starts[lengths > 0]] = 0

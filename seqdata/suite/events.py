@@ -35,10 +35,11 @@ class EventStatistics:
     Args:
         categorical: Fields of tokens, which become ids: 0 is padding, 1 an unknown token.
         numeric: Fields of numbers, which are standardized.
-        static: Fields per sequence: strings become class indices, -1 for unknown ones.
-        label: Field of the label, whose strings or integers become class indices; floats stay as
-            they are.
-        min_count: Least number of occurrences of a token with an id of its own.
+        static: Fields with one value per sequence. Strings become class indices, -1 for unknown
+            ones; numbers are standardized.
+        label: Field of the label, whose strings, integers or booleans become class indices; floats
+            stay as they are. None: there is no label.
+        min_count: Minimum number of occurrences of a token with an id of its own.
     """
 
     categorical: tuple[str, ...]
@@ -48,7 +49,7 @@ class EventStatistics:
     min_count: int
 
     def __call__(self, store: Store) -> dict[str, Estimator]:
-        """Return the estimator of each field of a store."""
+        """Return field -> estimator, of the fields of a store that need one."""
         found: dict[str, Estimator] = {
             name: Vocabulary(min_count=self.min_count) for name in self.categorical
         }
@@ -73,9 +74,9 @@ class EventDataModule(SequenceDataModule):
     """Sequences of events, in batches of about equal numbers of events.
 
     The table has a row per event, in any order if there is a time column. A batch has (B, T) ids
-    for each categorical column, (B, T) numbers for each numeric column and, with a time column,
-    ``time_delta`` (B, T). Static columns and the label have shape (B,). With ``next_event``, the
-    batch also has ``targets`` (B, T).
+    for each categorical column, (B, T) numbers for each numeric column and, with a time column and
+    unless ``time_delta`` is None, ``time_delta`` (B, T). Static columns and the label have shape
+    (B,). With ``next_event``, the batch also has ``targets`` (B, T).
 
     Args:
         source: A table (pandas, Polars, Arrow), its file, a folder or glob of such files, their
@@ -86,25 +87,30 @@ class EventDataModule(SequenceDataModule):
         categorical: Columns of strings or integers, such as kinds of events. The ids of their
             values are fitted on the training data.
         numeric: Columns of numbers, standardized with statistics of the training data.
-        static: Columns with one value per id.
+        static: Columns with one value per id. Strings become class indices, -1 for strings that the
+            training data lacks; numbers are standardized.
         last: Number of most recent events of a sequence to keep; None: all.
-        time_delta: ``log1p``: the logarithm of 1 plus the seconds since the event before is the
-            field ``time_delta``; None: there is none. Integer times are taken as they are: in place
-            of seconds it has their own unit, such as milliseconds. Convert them to dates before.
-        label: Column with one value per id. Strings, integers and booleans become classes, which
-            ``sizes["classes"]`` counts; floats, also whole ones, are numbers to predict, float32
-            as they are. A missing label is an error: drop the rows of its id, and convert 0.0 and
-            1.0, which pandas makes of integers with gaps, to integers again.
-        next_event: Categorical column whose next value is ``batch["targets"]``; None: none.
+        time_delta: ``log1p``: the field ``time_delta`` is the logarithm of 1 plus the seconds since
+            the previous event. With integer times, it is the logarithm of 1 plus their difference,
+            in their own unit, such as milliseconds; convert them to dates for seconds. None: the
+            field is not made.
+        label: Column with one value per id. Strings, integers and booleans become class indices,
+            and ``sizes["classes"]`` has the number of classes. Floats, including whole numbers,
+            are regression targets: float32, not scaled. A missing or infinite label is an error:
+            drop the rows of its id. Then convert the labels to integers again if they are classes,
+            because pandas turns integers with gaps into floats. None: there is no label.
+        next_event: Categorical column whose next value is ``batch["targets"]``; None: there are no
+            targets.
         balance: Column with one value per id, such as the label, whose values are drawn equally
-            often in training; None: each sequence once.
-        split: Fractions of the sequences by ``split_by``, or ranges of time such as
-            ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences. Fractions are
-            about those asked for, with ``"exact": True`` exact.
-        split_by: ``"id"``, or a static column whose values stay together.
-        cutoff: Date (or integer); events at it or later are dropped, so that they cannot reveal the
-            label. None: all are kept.
-        min_count: Least number of occurrences of a token with an id of its own.
+            often in training; None: each sequence is drawn once per epoch.
+        split: Fractions of the sequences, grouped by ``split_by``, which are approximate, or exact
+            with ``"exact": True``; or ranges of time such as
+            ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, which cut sequences.
+        split_by: ``"id"``, or a column with one value per id, whose equal values stay in one part.
+            Ranges of time ignore it.
+        cutoff: Date, or integer for integer times. Events at this time or later are dropped, so
+            that they cannot reveal the label. None: all events are kept.
+        min_count: Minimum number of occurrences of a token with an id of its own.
         max_tokens: Maximum number of events in a batch, including padding.
         seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
         num_workers: Number of worker processes; 0: read in this process.
@@ -187,11 +193,7 @@ class EventDataModule(SequenceDataModule):
 
 
 def _check_label(label: str | None, inputs: Mapping[str, tuple[str, ...]]) -> None:
-    """Raise if a label is an input, too.
-
-    Raises:
-        ConfigError: If so.
-    """
+    """Raise ConfigError if the label is an input, too."""
     for argument, names in inputs.items():
         if label in names:
             raise ConfigError(

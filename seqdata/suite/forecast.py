@@ -34,11 +34,13 @@ class ForecastStatistics:
     """Estimators of the fields of a forecaster, for ``statistics`` of ``SequenceDataModule``.
 
     Args:
-        target: Fields that are forecast, which have the scale.
-        covariates: Other fields per timestep: numbers are standardized, strings become ids.
-        static: Fields per series: strings become class indices, -1 for unknown ones.
+        target: Fields that are forecast, to which ``scale`` applies.
+        covariates: Other fields with a value per timestep. Strings become ids; numbers are
+            standardized, unless ``scale`` is None.
+        static: Fields with one value per series. Strings become class indices, -1 for unknown
+            ones; numbers are standardized, unless ``scale`` is None.
         scale: ``standard``, ``robust``, ``log1p`` or None.
-        by: Field whose values have a scale each; None: one scale.
+        by: Field whose values each have their own scale; None: one scale. ``log1p`` ignores it.
     """
 
     target: tuple[str, ...]
@@ -48,7 +50,7 @@ class ForecastStatistics:
     by: str | None
 
     def __call__(self, store: Store) -> dict[str, Estimator]:
-        """Return the estimator of each field of a store."""
+        """Return field -> estimator, of the fields of a store that need one."""
         found: dict[str, Estimator] = {}
         by = None if self.scale == "log1p" else self.by
         target = make_scale(self.scale, by, "impute")
@@ -92,33 +94,36 @@ class ForecastDataModule(SequenceDataModule):
         static: Columns with one value per series.
         context: Number of timesteps that a model reads.
         horizon: Number of timesteps that a model forecasts.
-        stride: Timesteps from a window to the next; None: 1 for ``train_windows="all"``, else
-            ``horizon``.
-        train_windows: ``random``: one window at a random start in each stride, another one in every
-            epoch; ``all``: the windows at every stride.
+        stride: Timesteps from a window to the next. None: ``horizon``, but 1 in training with
+            ``train_windows="all"``.
+        train_windows: ``random``: one window at a random start in each stride, a different one in
+            every epoch; ``all``: the windows at every stride.
         anchor: Whether windows for evaluation are aligned to the ``end`` or the ``start`` of each
             series. If a part is not a multiple of ``horizon``, its first timesteps have no
             forecast, or with ``start`` its last ones; ``describe`` counts them. For a forecast of
             every timestep pass ``stride=1``, or parts that are multiples of ``horizon``.
         split: Parts of the time: ranges, ``{"train": "..2024-01-01", "val": "2024-01-01.."}``, or
-            fractions of each series. With ``"by"`` fractions of the values of that column, such
-            as whole series by their id, with ``"exact": True`` exact ones. Windows of a later part
-            read up to ``context`` timesteps before it, never as their future.
+            fractions of each series. Windows of a later part read up to ``context`` timesteps
+            before it as their context, never as their future. With ``"by"`` or ``"stratify"``,
+            fractions of whole series, which are exact with ``"exact": True``; ``by`` names the
+            column whose equal values stay in one part.
         scale: Scale of the targets, fitted on the training part: ``standard``, ``robust`` (median
-            and interquartile range), ``log1p`` (nothing is fitted) or None. Other numbers are
-            standardized, unless it is None.
+            and interquartile range), ``log1p`` (nothing is fitted) or None. Unless ``scale`` is
+            None, other numbers are standardized.
         scale_by: Column whose values each have their own scale, such as ``"id"`` for a scale per
             series; None: one scale for all. Series that are not in the training data use the scale
-            of all series.
-        gaps: Times that are missing within a series: ``grid``: timesteps without values; ``error``.
-        missing: Missing values: ``mask``: 0 in the scale of the model, and False in the mask of a
-            target; ``impute``: the value before; ``error``.
+            of all series. ``log1p`` ignores it.
+        gaps: Treatment of times that are missing within a series: ``grid`` adds timesteps without
+            values; ``error`` raises DataError.
+        missing: Treatment of missing values of numbers. ``mask``: the value is 0 in the scale of
+            the model, and the mask of a target is False there. ``impute``: the previous value of
+            the series, or 0 in the scale of the model if there is none. ``error`` raises DataError.
         calendar: Fields that are computed from dates: ``minute``, ``hour``, ``dayofweek``, ``day``,
             ``dayofyear``, ``week``, ``month``; float32 in [-0.5, 0.5], known in advance.
-        min_history: Minimum number of timesteps of a series before its first forecast. Shorter
-            contexts are filled with masked timesteps. None: ``context``.
+        min_history: Minimum number of timesteps of a series before its first forecast, at most
+            ``context``. Shorter contexts are filled with masked timesteps. None: ``context``.
         batch_size: Number of windows in a batch.
-        seed: Seed of order and random windows; None: the one of ``seed_everything``, else 0.
+        seed: Seed of order and random windows; None: the seed of ``seed_everything``, or 0.
         num_workers: Number of worker processes; 0: read in this process.
         remote: Access to URLs, as in ``open_store``.
 
@@ -200,13 +205,13 @@ class ForecastDataModule(SequenceDataModule):
 
     @property
     def masks(self) -> tuple[str, ...]:
-        """Names of the masks of targets that the data has; the data is opened for it."""
+        """Names of the masks of targets in the training data; opens the data."""
         store = self._sources.get_store("train")
         names = [f"{name}_{OBSERVED}" for name in self.target]
         return tuple(name for name in names if store is not None and name in store.fields)
 
     def describe(self) -> str:
-        """Return lines about the opened, filled, split and fitted data, and missing forecasts.
+        """Describe the opened, filled, split and fitted data, and count missing forecasts.
 
         Raises:
             SeqDataError: If the data cannot be opened.
@@ -214,7 +219,7 @@ class ForecastDataModule(SequenceDataModule):
         return "\n".join([super().describe(), *self._iter_omissions()])
 
     def _iter_omissions(self) -> Iterator[str]:
-        """Yield how many timesteps of each part for evaluation have no forecast."""
+        """Yield lines on the timesteps of each part for evaluation that have no forecast."""
         windows: Any = self._options.eval_batching
         for kind in ("val", "test", "predict"):
             store = self._sources.get_store(kind)
@@ -239,12 +244,12 @@ class ForecastDataModule(SequenceDataModule):
 
 @dataclass(frozen=True, slots=True)
 class _Omissions:
-    """Timesteps of a part, of all series.
+    """Numbers of timesteps of a part, over all series.
 
     Attributes:
-        timesteps: All of them, without context from earlier parts and without padding.
-        without_history: Those with too few timesteps before them in their series.
-        left_over: Those that no window forecasts for another reason.
+        timesteps: All timesteps, without context from earlier parts and without padding.
+        without_history: Timesteps with too few timesteps before them in their series.
+        left_over: Timesteps that no window forecasts for another reason.
     """
 
     timesteps: int
@@ -253,7 +258,7 @@ class _Omissions:
 
 
 def _count_omissions(store: Store, windows: Windows, time: str, padding: int) -> _Omissions:
-    """Return the number of timesteps that have no forecast.
+    """Count the timesteps that have no forecast, by cause.
 
     Args:
         store: The part.
@@ -279,7 +284,7 @@ def _check_windows(
     context: int, horizon: int, stride: int | None, min_history: int | None, batch_size: int,
     train_windows: str,
 ) -> int:  # fmt: skip
-    """Return the least timesteps of a context.
+    """Return ``min_history``, or ``context`` if it is None.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -298,7 +303,7 @@ def _check_windows(
 
 
 def _make_split(split: dict[str, Any], time: str, context: int) -> dict[str, Any]:
-    """Return the split in time, unless it is by a column."""
+    """Return a split with the options of a split in time, unless it is one of whole series."""
     if split.get("by") is not None or split.get("stratify") is not None:
         return split
     has_ranges = any(isinstance(part, str) for part in list_parts(split))

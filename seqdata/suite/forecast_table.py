@@ -1,4 +1,4 @@
-"""Series of a table as a forecaster needs them: on a regular grid, complete, with a calendar."""
+"""Preparation of the series of a table: a regular grid, missing values, and calendar fields."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class ForecastTable:
     """Prepares series for forecasting; a ``prepare`` of ``SequenceDataModule``.
 
     Each series is put on a regular grid of its times, with NaN where a time is missing. Missing
-    values are marked, filled or refused. Integers become float64, static columns one value per
-    series, and the calendar fields of its times are added.
+    values are marked, filled or refused. Integers become float64, a static column becomes one value
+    per series, and calendar fields are computed from the times. Series that are too short are
+    dropped.
 
     Args:
         time: Field of times: dates, or integers.
@@ -58,17 +59,19 @@ class ForecastTable:
         known: Fields that are known in advance.
         observed: Fields that are known up to the present.
         static: Fields with one value per series.
-        freq: Step of the grid: a number of seconds to days as ``"15min"``, ``"h"``, ``"D"``,
-            ``"W"``; calendar months as ``"MS"``, ``"QS"``, ``"YS"``; an integer for integer times.
-            None: the most frequent step of the data.
-        gaps: Treatment of times that are missing within a series: ``grid``: timesteps without
-            values; ``error``.
-        missing: Treatment of missing values: ``mask``: 0 in the scale of the model (the mean), and
-            of a target ``<target>_observed`` is False; ``impute``: the value before; ``error``.
+        freq: Step of the grid: seconds to weeks such as ``"15min"``, ``"h"``, ``"D"``, ``"W"``;
+            calendar months as ``"MS"``, ``"QS"``, ``"YS"``; an integer for integer times. None: the
+            most frequent step of the data.
+        gaps: Treatment of times that are missing within a series: ``grid`` adds timesteps without
+            values; ``error`` raises DataError.
+        missing: Treatment of missing numbers. ``mask``: they are NaN, and for a target
+            ``<target>_observed`` is False. ``impute``: they are the previous value of the series,
+            or NaN if there is none. ``error`` raises DataError.
         calendar: Names of ``CALENDAR``, added as float32 in [-0.5, 0.5].
         padding: Timesteps without values before each series.
-        zeros: Whether missing values that are masked are 0 in the store, for fields that no
-            estimator imputes; else they are NaN.
+        zeros: Whether the store has 0 in place of the remaining NaN, because no estimator imputes
+            them.
+        min_length: Minimum number of timesteps of a series; shorter ones are dropped.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -97,26 +100,31 @@ class ForecastTable:
                 raise ConfigError(must_be(f"forecast: `{name}`", needed, repr(value)))
         for name in self.calendar:
             if name not in CALENDAR:
-                needed = f"of {', '.join(CALENDAR)}"
+                needed = f"one of {', '.join(CALENDAR)}"
                 raise ConfigError(must_be("forecast: `calendar`", needed, repr(name)))
         if not self.target:
             raise ConfigError(must_be("forecast: `target`", "a field, or several", "empty"))
-        names = [self.time, *self.target, *self.known, *self.observed, *self.static]
-        for name in (*names, *self.calendar):
-            if (*names, *self.calendar).count(name) > 1:
+        named = (
+            self.time, *self.target, *self.known, *self.observed, *self.static, *self.calendar
+        )  # fmt: skip
+        for name in named:
+            if named.count(name) > 1:
                 raise ConfigError(
-                    f"forecast: {name!r} must be one of `time`, `target`, `known`, `observed`, "
-                    "`static` and `calendar`, but is several. Name it once; rename a column that "
-                    "has the name of a field of the calendar"
+                    f"forecast: {name!r} must be named once in `time`, `target`, `known`, "
+                    f"`observed`, `static` and `calendar`, but is named {named.count(name)} times. "
+                    "Rename a column that has the name of a field of the calendar"
                 )
 
     def __call__(self, store: SequenceStore) -> tuple[SequenceStore, list[str]]:
-        """Return the prepared store and notes on its preparation; a large one is cached.
+        """Return the prepared store and notes on its preparation; a large store is cached.
 
         Raises:
-            ConfigError: If a field does not exist, or its type is not supported.
-            DataError: If times do not increase or are not on the grid, a number is infinite, or a
-                value is missing that must not be; it names the series.
+            ConfigError: If a field does not exist, its type is not supported, or ``freq`` or
+                ``calendar`` do not fit the times.
+            CacheError: If the cache cannot be written.
+            DataError: If times do not increase or are not on the grid, a static field changes
+                within a series, a number is infinite, a value is missing with ``"error"``, or all
+                series are too short.
         """
         for name in (self.time, *self.ragged_names, *self.static):
             if name not in store.fields:
@@ -138,7 +146,7 @@ class _Preparation:
 
     Args:
         table: The rules.
-        parts: All series, from whose times the step is found.
+        parts: Stores of all series; their times determine the step.
     """
 
     def __init__(self, table: ForecastTable, parts: Sequence[SequenceStore]) -> None:
@@ -259,7 +267,11 @@ class _Preparation:
     def _treat_missing(
         self, arrays: dict[str, Any], grid: Grid, ids: list[str], scope: str
     ) -> dict[str, NDArray[np.bool_]]:
-        """Treat missing values in place; return the masks of targets, and note those needed."""
+        """Treat missing values of ``arrays`` in place, and return the masks of the targets.
+
+        Raises:
+            DataError: If a number is infinite, or missing with ``missing="error"``.
+        """
         table, masks = self._table, dict[str, NDArray[np.bool_]]()
         for name in table.ragged_names:
             values = arrays[name]
@@ -294,7 +306,7 @@ def _check_finite(name: str, values: NDArray[Any], grid: Grid, ids: list[str]) -
     """Raise if a value on the grid is infinite.
 
     Raises:
-        DataError: If so; it names the series and the time.
+        DataError: If a value is infinite; names the series and the time.
     """
     bad = np.isinf(values)
     if bad.any():
@@ -304,10 +316,10 @@ def _check_finite(name: str, values: NDArray[Any], grid: Grid, ids: list[str]) -
 
 
 def _check_fields(table: ForecastTable, store: SequenceStore) -> None:
-    """Raise if fields do not have a number or string per timestep.
+    """Raise if ``time``, a target or a covariate does not have one value per timestep.
 
     Raises:
-        ConfigError: If a field has other values, or one value per sequence.
+        ConfigError: If a field has one value per series, or several per timestep.
     """
     if store.fields[table.time].axis is None:
         raise ConfigError(
@@ -316,14 +328,15 @@ def _check_fields(table: ForecastTable, store: SequenceStore) -> None:
         )
     for name in table.ragged_names:
         found: Field = store.fields[name]
-        if found.axis is None or found.shape:
+        needed = f"forecast: column {name!r} must have one number or string per timestep"
+        if found.axis is None:
+            remedy = "Name another column" if name in table.target else "Name it in `static`"
+            raise ConfigError(f"{needed}, but has one value per series. {remedy}")
+        if found.shape:
             raise ConfigError(
-                must_be(
-                    f"forecast: column {name!r}", "a number or string per timestep",
-                    f"{found.dtype}{list(found.shape)} along {found.axis}",
-                    "If it has one value per series, name it in `static`",
-                )
-            )  # fmt: skip
+                f"{needed}, but has {found.dtype} of shape {found.shape} there. Make a column of "
+                "each number"
+            )
 
 
 def _iter_rows(
@@ -349,7 +362,10 @@ def _fill_forward(
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
 ) -> NDArray[Any]:
-    """Return values with each missing one replaced by the last before it in its series."""
+    """Return values with each missing one replaced by the last present one before it in its series.
+
+    A missing value without such a one stays.
+    """
     sources = np.where(missing, -1, np.arange(len(values), dtype=np.int64))
     np.maximum.accumulate(sources, out=sources)
     is_own = sources >= np.repeat(starts, lengths)

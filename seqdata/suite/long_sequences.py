@@ -39,7 +39,7 @@ class SelectFields:
     Args:
         names: The fields, in this order; empty: all.
         then: Function of the resulting store; None: no function.
-        labels: Field of labels; None: none.
+        labels: Field of labels; None: there are no labels.
     """
 
     names: tuple[str, ...]
@@ -47,12 +47,12 @@ class SelectFields:
     labels: str | None = None
 
     def __call__(self, store: Any) -> Any:
-        """Return the view of the fields, or the store that is made from it.
+        """Return a view of the fields, or what ``then`` returns for this view.
 
         Raises:
-            ConfigError: If recordings of audio have several sampling rates, or there are no such
-                labels.
-            DataError: If a recording has no label.
+            ConfigError: If recordings of audio have several sampling rates, or the store has no
+                field ``labels``, or none of ``names``.
+            DataError: If the label of a recording is NaN or infinite.
         """
         if self.labels is not None:
             if self.labels not in store.fields:
@@ -70,16 +70,17 @@ class RecordingStatistics:
     """Estimators of recordings, for ``statistics`` of ``SequenceDataModule``.
 
     Args:
-        labels: Field of labels, whose strings or integers become class indices; None: no labels.
-        scale: ``standard``, ``robust`` or ``log1p``, of all other fields of floats or integers that
-            run along an axis; None: they are as stored.
+        labels: Field of labels, whose strings, integers or booleans become class indices; None:
+            there are no labels.
+        scale: ``standard``, ``robust`` or ``log1p``: the scale of all other fields of floats or
+            integers that run along an axis; None: their values stay as they are stored.
     """
 
     labels: str | None
     scale: str | None
 
     def __call__(self, store: Store) -> dict[str, Estimator]:
-        """Return the estimator of each field of a store."""
+        """Return field -> estimator, of the fields of a store that need one."""
         found: dict[str, Estimator] = {}
         if self.labels is not None:
             field = store.fields[self.labels]
@@ -99,35 +100,40 @@ class RecordingStatistics:
 class LongSequenceDataModule(SequenceDataModule):
     """Windows of long recordings, or chunks with a carried state.
 
-    Fields of different rates must begin and end together, to less than a window or chunk: where
-    the duration by ``rates`` differs by more, an error names the recording, and by less, a warning.
+    Fields of different rates must cover the same time. A warning names a recording whose fields
+    begin or end at times that differ by more than rounding, but by less than a window or chunk. A
+    larger difference is an error.
 
     Args:
         source: A folder, file or glob that any installed backend opens (HDF5, Zarr, EDF, WAV, ...),
             a store, arrays, or with ``group`` a table with a row per timestep.
-        rates: Field or axis -> samples per second, for fields of different rates; None: as stored.
-        fields: Fields to read; None: all.
-        seconds: Duration of a window, or of a chunk if ``chunk`` is None.
-        hop: Seconds from the start of a window to the start of the next; None: ``seconds``.
-        mode: ``windows``, or ``tbptt``. With ``tbptt``, each row of a batch continues its
+        rates: Field or axis -> sampling rate in samples per second; None: the rates of the store,
+            if it has any.
+        fields: Names of the fields to read; None: all.
+        seconds: Duration of a window in mode ``windows``, or of a chunk in mode ``tbptt``. It needs
+            the sampling rate. Exactly one of ``seconds`` and ``chunk`` must be given.
+        hop: Seconds from the start of a window to the start of the next; only with windows of
+            ``seconds``. None: ``seconds``.
+        mode: ``windows`` or ``tbptt``. With ``tbptt``, each row of a batch continues its
             recording, and the model carries its state.
-        lanes: Rows of a batch: recordings that are read at a time in mode ``tbptt``, windows in
-            mode ``windows``; None: 64.
-        continuous: Whether to cut one stream of all recordings into a column per lane in mode
-            ``tbptt``, for fewer recordings than lanes. The state is then carried from the end of a
-            recording to the next.
-        chunk: Timesteps of a chunk; in mode ``windows`` of a window; None: ``seconds``.
-        labels: Field of labels, per timestep or per recording: strings and integers become classes
-            by the training part; floats stay numbers, float32 as they are, and do not count as
-            features. A recording without its label, a NaN, is an error; a NaN of a timestep stays;
-            None: none.
-        group: Column whose equal values make a recording, of a table; rows are in its order.
-        split: Fractions of the recordings, with ``"exact": True`` exact ones, or ranges of
-            timesteps or dates with ``"along"``.
-        split_by: Field with one value per recording whose values stay together, such as the
-            subject; None: the id.
-        scale: ``standard``, ``robust`` or ``log1p`` of all signals, fitted on the training part;
-            None: as stored.
+        lanes: Number of rows of a batch. A row is a window in mode ``windows``; in mode ``tbptt``
+            it is a chunk, and as many recordings are read at the same time. None: 64.
+        chunk: Number of timesteps of a window or chunk, in place of ``seconds``.
+        continuous: Whether to join all recordings into one stream, which is cut into one part per
+            lane; for fewer recordings than lanes, only in mode ``tbptt``. The state is then carried
+            from the end of a recording to the next one.
+        labels: Field of labels, with a value per timestep or per recording. Strings, integers and
+            booleans become class indices, fitted on the training part. Floats are regression
+            targets: float32, neither scaled nor counted as features. A recording whose label is NaN
+            or infinite is an error; NaN at single timesteps is kept. None: there are no labels.
+        group: Column of a table that identifies the recording of each row. The rows of a recording
+            must be adjacent, and keep the order of the table.
+        split: Fractions of the recordings, which are exact with ``"exact": True``; or ranges of
+            timesteps or dates, with ``"along"``.
+        split_by: Field with one value per recording, such as the subject, whose equal values stay
+            in one part. Ranges ignore it. None: the id.
+        scale: Scale of all fields of numbers along an axis, fitted on the training part:
+            ``standard``, ``robust`` or ``log1p``; None: values stay as they are stored.
         read: ``in_place`` or ``write_once``. With ``write_once``, the data is written once to a
             store in the user's cache and then read from this store.
         seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
@@ -197,7 +203,7 @@ class LongSequenceDataModule(SequenceDataModule):
         )
 
     def describe(self) -> str:
-        """Return lines about the opened, split and fitted data, and recordings without a window.
+        """Describe the opened, split and fitted data, and count recordings without a window.
 
         Raises:
             SeqDataError: If the data cannot be opened.
@@ -212,7 +218,7 @@ class LongSequenceDataModule(SequenceDataModule):
 
 
 def _make_labels_error(store: Store, labels: str) -> ConfigError:
-    """Return the error about labels that are not a field, with the recordings that lack them."""
+    """Return the error about missing labels: no such field, or the recordings that lack it."""
     count, ids = find_missing(store, labels)
     if not count:
         return make_unknown_name_error(_OWNER, "field", labels, store.fields)
@@ -232,7 +238,7 @@ def _is_audio(store: Store) -> bool:
 
 
 def _describe_short(store: Store, policy: Any) -> list[str]:
-    """Return a line about sequences that are too short for a window or chunk, if there are any."""
+    """Return one line about sequences that are too short for a window or chunk, or no line."""
     planned = policy.in_timesteps(store) or policy
     if planned.axis not in store.lengths_of:
         return []
@@ -253,11 +259,7 @@ def _check(
     mode: str, read: str, seconds: float | None, hop: float | None, lanes: int | None,
     chunk: int | None,
 ) -> None:  # fmt: skip
-    """Raise if arguments are invalid or exclude each other.
-
-    Raises:
-        ConfigError: If an argument is invalid, or two of them exclude each other.
-    """
+    """Raise ConfigError if an argument is invalid, or two of them exclude each other."""
     for name, value, choices in (
         ("mode", mode, ("windows", "tbptt")), ("read", read, ("in_place", "write_once")),
     ):  # fmt: skip

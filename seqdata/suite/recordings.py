@@ -1,4 +1,4 @@
-"""Checks of recordings: their rates; and before a split of transcripts: columns and texts."""
+"""Checks of recordings: sampling rates, and the columns and texts of a transcript."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class CheckRecordings:
     """Checks recordings with transcripts; a ``prepare`` of ``SequenceDataModule``.
 
     Args:
-        rate: Samples per second of all recordings.
-        by: Name of the column to split by; None: there is none.
+        rate: Samples per second that all recordings must have.
+        by: Name of the column to split by; None: there is no such column.
         features: Transform that makes features of samples; None: samples stay.
-        tokenizer: Tokenizer of seqdata-text; None: characters.
+        tokenizer: Tokenizer of seqdata-text; None: a token is a character.
         is_ctc: Whether the loss is CTC, which needs a frame for each token.
     """
 
@@ -38,7 +38,8 @@ class CheckRecordings:
         """Return the store without recordings whose text is blank, and notes for ``describe``.
 
         Raises:
-            ConfigError: If it has no column to split by, rates differ, or all texts are blank.
+            ConfigError: If the store lacks the column to split by, a recording does not have
+                ``rate``, or all texts are blank.
         """
         self._check_column(store)
         if _RATE in store.fields:
@@ -60,15 +61,15 @@ class CheckRecordings:
     def _check_column(self, store: Any) -> None:
         if self.by is not None and self.by not in store.fields:
             others = [name for name in store.fields if name not in (_AUDIO, _RATE, _TEXT)]
-            found = f"has {', '.join(others)}" if others else "has no further columns"
+            found = ", ".join(others) if others else "none"
             raise ConfigError(
-                f"{_OWNER}: `split_by` must be a column of the transcript, but is {self.by!r}, and "
-                f"it {found}. Name the column of the speakers, or pass split_by=None, with which "
-                "one speaker may be in two parts"
+                f"{_OWNER}: `split_by` must be a further column of the transcript ({found}), but "
+                f"is {self.by!r}. Name the column of the speakers, or pass split_by=None, with "
+                "which one speaker may be in two parts"
             )
 
     def _find_too_long(self, store: Any, texts: list[str]) -> list[str]:
-        """Return a note if texts have more tokens than their recordings have frames."""
+        """Return one note if texts have more tokens than their recordings have frames, or none."""
         frames = np.asarray(store.lengths, dtype=np.int64)
         if self.features is not None:
             frames = np.asarray(self.features.lengths(frames))
@@ -91,15 +92,15 @@ class CheckRecordings:
 
 
 def check_rates(owner: str, store: Any, rate: int | None = None) -> None:
-    """Raise if recordings have several sampling rates, or another than they should.
+    """Raise if recordings do not all have the same sampling rate, or not the given one.
 
     Args:
-        owner: What asks, for messages.
+        owner: Beginning of the message.
         store: Recordings with a field ``rate``, one value per sequence.
-        rate: Samples per second that all must have; None: any, but one.
+        rate: Samples per second that all must have; None: any, if it is the same for all.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If sampling rates differ from each other or from ``rate``.
     """
     rates = np.asarray(_read(store, _RATE))
     found, firsts, counts = np.unique(rates, return_index=True, return_counts=True)
@@ -126,10 +127,10 @@ def _read(store: Any, name: str) -> Any:
 
 
 def _drop_blank(store: Any, is_blank: NDArray[np.bool_]) -> list[str]:
-    """Return a note about recordings whose text is blank.
+    """Return one note about recordings whose text is blank, or none.
 
     Raises:
-        ConfigError: If that of all is.
+        ConfigError: If all texts are blank.
     """
     blank = np.flatnonzero(is_blank)
     if not len(blank):

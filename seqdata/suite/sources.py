@@ -20,15 +20,15 @@ from seqdata.storage.remote.urls import redact_url
 
 
 def find_backend(name: str, needed_by: str, otherwise: str = "") -> Any:
-    """Return the backend of a package of its own.
+    """Return the backend of an optional package.
 
     Args:
-        name: Name of the backend; the package is ``seqdata-name``.
-        needed_by: Beginning of the message if it is missing.
-        otherwise: End of the message: what can be done without it.
+        name: Name of the backend, of the package ``seqdata-{name}``.
+        needed_by: Beginning of the message if the package is missing.
+        otherwise: End of the message: an alternative without the package.
 
     Raises:
-        ConfigError: If it is not installed.
+        ConfigError: If the package is not installed.
     """
     backend = default_host().find("backend", name)
     if backend is None:
@@ -59,17 +59,17 @@ def as_names(owner: str, argument: str, value: Any) -> tuple[str, ...]:
 
 
 def is_grouped(source: Any, remote: Remote | str | None = None) -> bool:
-    """Return whether rows of a source are still to be grouped: it is not a store of sequences.
+    """Return whether a source is a table whose rows must be grouped, not a store of sequences.
 
-    The folder of a bucket is asked whether it is one; a URL with the suffix of a table is not one.
+    A URL with the suffix of a table is a table; at any other URL, a store's manifest is looked for.
 
     Args:
         source: A table or a store, or its location.
         remote: Access to a URL.
 
     Raises:
-        ConfigError: If ``remote`` is invalid.
-        RemoteReadError: If the folder of a bucket cannot be reached.
+        ConfigError: If the URL or ``remote`` is invalid.
+        RemoteReadError: If the URL cannot be read.
     """
     if is_store(source):
         return False

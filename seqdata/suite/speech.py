@@ -36,7 +36,7 @@ _FRAMES_PER_SECOND = 100
 BLANK_ID = PAD_ID
 """Index of the blank of CTC: no character or token has it."""
 IGNORED_ID = -100
-"""Padding of labels: what ``torch.nn.functional.cross_entropy`` ignores."""
+"""Padding of labels: the default ``ignore_index`` of ``torch.nn.functional.cross_entropy``."""
 
 _INPUTS, _LABELS, _MASK = "decoder_input_ids", "labels", "decoder_attention_mask"
 _DECODER_FIELDS = (_INPUTS, _LABELS, _MASK)
@@ -98,8 +98,8 @@ class TextIds:
     """Ids of transcripts: ``text`` for CTC, or inputs, labels and mask of a decoder.
 
     Args:
-        tokenizer: Tokenizer of seqdata-text; None: the vocabulary of characters made ids before.
-        special: Ids of a decoder; None: for CTC.
+        tokenizer: Tokenizer of seqdata-text; None: the column already has ids of characters.
+        special: Ids of a decoder; None: the ids are for CTC.
     """
 
     tokenizer: Any = None
@@ -147,33 +147,37 @@ class SpeechDataModule(SequenceDataModule):
     1 for CTC. If the tokenizer has no begin, end or padding token, the missing tokens get ids after
     its last one.
 
-    A recording whose text is blank is dropped, as one without a row is; a warning and ``describe``
-    count them. With ``target="ctc"``, they also count recordings with more tokens than frames.
+    A recording whose text is blank is dropped, like a recording without a row in the transcript; a
+    warning and ``describe`` count the blank texts. With ``target="ctc"``, they also count
+    recordings with more tokens than frames, which are kept.
 
     Args:
         source: A folder, file or glob of recordings.
         transcript: Table of texts: CSV, TSV, Parquet, JSON lines or a DataFrame, with ``file`` (or
             ``path``, ``audio_filepath``) and ``text`` (or ``sentence``, ``transcript``); its other
             columns become fields.
-        features: ``"log_mel"``: 80 bands, 25 ms every 10 ms; a columnar transform of
-            seqdata-audio; None: samples.
-        rate: Samples per second of all recordings.
-        tokenizer: ``"chars"``; or what seqdata-text opens: a tokenizer's file or folder, the name
+        features: ``"log_mel"`` (80 bands, a frame of 25 ms every 10 ms), or a columnar transform
+            with ``lengths``, such as those of seqdata-audio; None: the samples are the input.
+        rate: Samples per second, the same of all recordings.
+        tokenizer: ``"chars"``, or a tokenizer that seqdata-text opens: its file or folder, the name
             of an encoding, ``"bytes"``, or an object of a library of tokenizers.
-        target: ``"ctc"``: the ids of a text; ``"seq2seq"``: inputs and labels of a decoder.
+        target: ``"ctc"``: a row has the ids of its text; ``"seq2seq"``: it has inputs and labels of
+            a decoder.
         max_seconds: Maximum duration of a recording. Longer recordings are dropped. None: no limit.
         batch_seconds: Maximum duration of a batch in seconds, including padding.
-        augment: Columnar transform of the training features, such as masking.
-        split: Fractions of the recordings by ``split_by``, or of each value of it; with
-            ``"exact": True`` exact ones.
-        split_by: Field whose values stay together in a part: ``"speaker"``; None: recordings.
-        seed: Seed of the order and of transforms; None: the one of ``seed_everything``, else 0.
+        augment: Columnar transform of the training features that keeps their lengths, such as
+            masking; None: no augmentation.
+        split: Fractions of the recordings, grouped by ``split_by``, which are exact with
+            ``"exact": True``.
+        split_by: Column of the transcript whose equal values stay in one part; None: recordings are
+            split on their own.
+        seed: Seed of the order and of transforms; None: the seed of ``seed_everything``, or 0.
         num_workers: Number of worker processes; 0: read in this process.
         remote: Access to URLs, as in ``open_store``.
 
     Raises:
-        ConfigError: If an argument is invalid, or seqdata-audio is not installed, or seqdata-text,
-            which opens tokenizers.
+        ConfigError: If an argument is invalid, if seqdata-audio is not installed, or if a
+            ``tokenizer`` other than ``"chars"`` is given and seqdata-text is not installed.
 
     Examples:
         >>> import wave
@@ -279,7 +283,7 @@ class SpeechDataModule(SequenceDataModule):
         return sizes
 
     def decode(self, ids: Any) -> str:
-        """Return the text of the ids of one row: of labels, or predicted ones.
+        """Return the text of the ids of one row, which are labels or predictions.
 
         Begin, end, padding, blanks and unknown characters are dropped; repeated ids are kept.
 
@@ -307,10 +311,10 @@ class SpeechDataModule(SequenceDataModule):
 
 
 def _load_tokenizer(tokenizer: Any) -> Any:
-    """Return a tokenizer, as seqdata-text opens it.
+    """Open a tokenizer with seqdata-text.
 
     Raises:
-        ConfigError: If seqdata-text is not installed, or it is not a tokenizer.
+        ConfigError: If seqdata-text is not installed, or ``tokenizer`` is not a tokenizer.
     """
     backend = find_backend("text", f"{_OWNER}: `tokenizer` {tokenizer!r}", ", or pass 'chars'")
     package: Any = importlib.import_module(type(backend).__module__.partition(".")[0])
@@ -318,7 +322,7 @@ def _load_tokenizer(tokenizer: Any) -> Any:
 
 
 def _find_special(tokenizer: Any) -> SpecialIds:
-    """Return the ids of a decoder: those of the tokenizer, and new ones for what it lacks."""
+    """Return the ids of a decoder: those of the tokenizer, and new ids for tokens it lacks."""
     if tokenizer is None:
         return SpecialIds(PAD_ID, FIRST_ID, FIRST_ID + 1)
     pads = [tokenizer.model.find(name) for name in _PAD_NAMES]
@@ -333,7 +337,7 @@ def _find_special(tokenizer: Any) -> SpecialIds:
 
 
 def _measure_features(features: Any, rate: int) -> dict[str, int]:
-    """Return the numbers of a frame of each field of floats that a transform makes."""
+    """Return field -> number of values per frame, of the float fields that a transform makes."""
     if features is None:
         return {}
     silence = Ragged(np.zeros(rate, np.int16), np.array([rate], dtype=np.int64))
@@ -346,7 +350,7 @@ def _measure_features(features: Any, rate: int) -> dict[str, int]:
 
 
 def _make_features(features: Any, rate: int, backend: Any) -> Any:
-    """Return the transform that makes features; None where they are the samples.
+    """Return the transform that makes features; None if the samples are the input.
 
     Raises:
         ConfigError: If ``features`` is not a columnar transform with ``lengths``.
@@ -363,15 +367,17 @@ def _make_features(features: Any, rate: int, backend: Any) -> Any:
 
 
 def _check_augment(transform: Any, augment: Any) -> None:
-    """Raise if an augmentation is not columnar, or there are no features.
-
-    Raises:
-        ConfigError: If ``augment`` is not columnar, or is given without features.
-    """
-    if augment is not None and (transform is None or not is_columnar(augment)):
+    """Raise ConfigError if an augmentation is not columnar, or is given without features."""
+    if augment is None:
+        return
+    if transform is None:
+        raise ConfigError(
+            f"{_OWNER}: `augment` requires features, but `features` is None. Leave it out, or pass "
+            "`features`"
+        )
+    if not is_columnar(augment):
         needed = "a columnar transform of features"
-        found = repr(augment) if transform is not None else "of samples (features=None)"
-        raise ConfigError(must_be(f"{_OWNER}: `augment`", needed, found))
+        raise ConfigError(must_be(f"{_OWNER}: `augment`", needed, repr(augment)))
 
 
 def _join(features: Any, augment: Any, text: TextIds | None) -> Steps | None:
@@ -383,10 +389,11 @@ def _join(features: Any, augment: Any, text: TextIds | None) -> Steps | None:
 def _make_policy(
     transform: Any, rate: int, batch_seconds: float, max_seconds: float | None
 ) -> TokenBudget:
-    """Return the policy, with seconds as timesteps of what the transform makes.
+    """Return the policy, with seconds converted to frames, or to samples without a transform.
 
     Raises:
-        ConfigError: If a number of seconds is not above 0, or the longest recording needs more.
+        ConfigError: If a number of seconds is not above 0, or ``max_seconds`` exceeds
+            ``batch_seconds``.
     """
     for name, value in (("batch_seconds", batch_seconds), ("max_seconds", max_seconds)):
         if value is not None and not (isinstance(value, int | float) and value > 0):

@@ -51,11 +51,11 @@ def take_static(
         name: Field with one value per sequence, or with the same value in all timesteps of one.
         values: Its values, one sequence after the other.
         lengths: Number of timesteps of each sequence, int64 (sequences,).
-        who: Beginning of the message if it changes within a sequence.
-        remedy: End of that message.
+        who: Beginning of the message if the value changes within a sequence.
+        remedy: End of this message.
 
     Raises:
-        DataError: If it changes within a sequence.
+        DataError: If the value changes within a sequence.
     """
     field = store.fields[name]
     if field.axis is None:
@@ -94,7 +94,7 @@ def check_static_numbers(
         kept: The sequences that are used, int64 (n,).
 
     Raises:
-        DataError: If so; it names the field and the sequence.
+        DataError: If a number is infinite; names the field and the sequence.
     """
     for name, values in statics.items():
         bad = kept[np.isinf(values[kept])] if is_float(values) else kept[:0]
@@ -107,10 +107,10 @@ def make_infinite_error(who: str, name: str, value: Any, owner: str, where: str 
 
     Args:
         who: Beginning of the message.
-        name: Its field.
+        name: Field of the number.
         value: The number.
-        owner: Id of its sequence.
-        where: Its place there, such as ``" at 2024-01-31"``.
+        owner: Id of the sequence.
+        where: Place of the number in the sequence, such as ``" at 2024-01-31"``.
     """
     return DataError(
         f"{who}: values of {name!r} must be finite, but {owner!r} has {value}{where}. Repair it, "
@@ -126,12 +126,12 @@ def check_labels(
     Args:
         who: Beginning of the message.
         name: Field of the labels.
-        values: A label per sequence. Only floats can be missing: a table refuses others.
+        values: A label per sequence. Only floats are checked; tables refuse other missing values.
         ids: Ids of the sequences.
         chosen: The sequences that are used, int64 (n,).
 
     Raises:
-        DataError: If so; it names the first such sequence.
+        DataError: If a label is NaN or infinite; names the first such sequence.
     """
     if not is_float(values):
         return
@@ -158,7 +158,7 @@ def check_stored_labels(who: str, name: str, store: Any) -> None:
         store: The store.
 
     Raises:
-        DataError: If so; it names the first such sequence.
+        DataError: If a label is NaN or infinite; names the first such sequence.
     """
     field = store.fields[name]
     if field.axis is None and not field.shape:

@@ -32,7 +32,8 @@ class ChunkByEpoch:
     """Number of timesteps of a chunk by epoch, for ``chunk`` of ``TBPTT``.
 
     Args:
-        stages: Pairs of an epoch and the number of timesteps from then on, increasing from 0.
+        stages: Pairs of an epoch and the number of timesteps from this epoch on. The epochs
+            increase, and the first one is 0.
     """
 
     stages: tuple[tuple[int, int], ...]
@@ -53,22 +54,25 @@ class TextDataModule(SequenceDataModule):
         source: A file, folder, glob or URL of plain text, JSON lines, Parquet or Arrow; or name ->
             such a location, for a mixture.
         text: Column of the text, in JSON lines and tables.
-        tokenizer: A tokenizer's file or folder, the name of an encoding, "bytes" or
-            "chars".
+        tokenizer: A tokenizer's file or folder, the name of an encoding, ``"bytes"`` or
+            ``"chars"``.
         eos: Whether to append the end-of-sequence token of the tokenizer to each document; or the
             token to append.
-        weights: Dict from name to the fraction of batches, or of lanes, in a mixture; None: equal
-            fractions.
+        weights: Name -> share of the batches, or of the lanes with ``tbptt``, in a mixture; None:
+            equal shares.
         layout: ``tbptt``: all documents are a stream that is cut into lanes, and a model carries
             its state from chunk to chunk; ``packed``: rows that hold several documents each, with
             ``batch.segments``; ``padded``: a row is a document.
-        lanes: Rows of a batch of ``tbptt``; None: 32.
-        chunk: Tokens of a row of ``tbptt``; None: 256.
-        row_length: Tokens of a row of ``packed``, by which longer documents are split; None: 1024.
-        max_tokens: Tokens of a batch of ``packed`` and ``padded``, padding included; None: 16384.
-        curriculum: Pairs of an epoch and the most tokens of a chunk or document from then on,
-            increasing from 0; the Trainer needs ``reload_dataloaders_every_n_epochs=1``.
-        split: Fractions of the documents in each split.
+        lanes: Number of rows of a batch, only with ``tbptt``; None: 32.
+        chunk: Number of tokens of a row, only with ``tbptt``; None: 256.
+        row_length: Number of tokens of a row, only with ``packed``; longer documents are split.
+            None: 1024.
+        max_tokens: Maximum number of tokens of a batch, including padding, only with ``packed``
+            and ``padded``; longer documents are split. None: 16384.
+        curriculum: Pairs of an epoch and the maximum number of tokens of a chunk or document from
+            this epoch on. The epochs increase, and the first one is 0. The Trainer needs
+            ``reload_dataloaders_every_n_epochs=1``. None: the number stays the same.
+        split: Fractions of the documents in each part.
         cache_dir: Folder for tokens; None: next to the corpus, else the user's cache.
         seed: Seed of the order; None: the seed of ``seed_everything``, or 0.
         num_workers: Number of worker processes; 0: read in this process.
@@ -119,7 +123,7 @@ class TextDataModule(SequenceDataModule):
         backend = find_backend(
             "text",
             f"{_OWNER}: TextDataModule",
-            "; for a store of tokens pass it to SequenceDataModule",
+            ", or pass a store of tokens to SequenceDataModule",
         )
         self._text = dataclasses.replace(
             backend, tokenizer=tokenizer, text=text, eos=eos, cache_dir=cache_dir
@@ -138,7 +142,7 @@ class TextDataModule(SequenceDataModule):
 
     @property
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Sizes that a model needs; ``vocabulary`` is the number of token ids."""
+        """Sizes that a model needs, by kind and field; ``vocabulary`` has the number of ids."""
         sizes = super().sizes
         package: Any = importlib.import_module(type(self._text).__module__)
         tokenizer = package.load_tokenizer(self._sources.get_store("train"))
@@ -147,11 +151,7 @@ class TextDataModule(SequenceDataModule):
 
 
 def _check_sizes(layout: str, sizes: Mapping[str, int | None]) -> None:
-    """Raise if a size is invalid, or is not one of the layout.
-
-    Raises:
-        ConfigError: If a size is invalid, or is given for the other layout.
-    """
+    """Raise ConfigError if the layout or a size is invalid, or the layout does not use a size."""
     used: dict[str, tuple[str, ...]] = {
         "tbptt": ("lanes", "chunk"),
         "packed": ("row_length", "max_tokens"),
@@ -174,11 +174,14 @@ def _check_stages(curriculum: Any) -> tuple[tuple[int, int | None], ...]:
         stages = tuple((first, most) for first, most in curriculum)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            must_be(f"{_OWNER}: `curriculum`", "pairs of an epoch and tokens", repr(curriculum))
-        ) from error
+            must_be(
+                f"{_OWNER}: `curriculum`", "pairs of an epoch and a number of tokens",
+                repr(curriculum),
+            )
+        ) from error  # fmt: skip
     firsts = [first for first, _ in stages]
     if not stages or firsts[0] != 0 or firsts != sorted(set(firsts)):
-        needed = "pairs whose epochs increase from 0"
+        needed = "pairs whose epochs increase and begin with 0"
         raise ConfigError(must_be(f"{_OWNER}: `curriculum`", needed, repr(curriculum)))
     return stages
 

@@ -43,9 +43,15 @@ class TimeColumn:
 
     @classmethod
     def from_column(
-        cls, name: str, values: NDArray[Any], logical: LogicalType | None
+        cls, name: str, values: NDArray[Any], logical: LogicalType | None, owner: str = "forecast"
     ) -> TimeColumn:
-        """Return the times of a field: dates, strings that are dates, or integers.
+        """Return the times of a field: dates, strings that are dates, or whole numbers.
+
+        Args:
+            name: Name of the field.
+            values: Values of the field (rows,).
+            logical: Logical type of the field; None: numbers.
+            owner: Beginning of a message.
 
         Raises:
             ConfigError: If the field holds something else.
@@ -55,7 +61,7 @@ class TimeColumn:
                 dates = np.array(logical.values, dtype="datetime64[us]").view(np.int64)
             except ValueError as error:
                 raise ConfigError(
-                    f"forecast: `time` must hold dates or integers, but {name!r} holds strings "
+                    f"{owner}: `time` must hold dates or integers, but {name!r} holds strings "
                     f"that are not dates ({error}). Convert it"
                 ) from error
             return cls(name, dates[values], Timestamp("us"))
@@ -67,7 +73,7 @@ class TimeColumn:
             return cls(name, values.astype(np.int64), None)
         raise ConfigError(
             must_be(
-                f"forecast: `time` {name!r}", "dates or integers", str(logical or values.dtype),
+                f"{owner}: `time` {name!r}", "dates or integers", str(logical or values.dtype),
                 "Convert it",
             )
         )  # fmt: skip
@@ -91,9 +97,9 @@ class Grid:
         rows: int64 (rows,), index on the grids, one series after the other.
         starts: int64 (series,), first index of each series.
         lengths: int64 (series,), number of timesteps of each series, padding included.
-        times: int64 (timesteps,), the time of each.
-        padding: Timesteps before each series.
-        missing: Timesteps within series that have no row.
+        times: int64 (timesteps,), the time of each timestep.
+        padding: Number of timesteps before each series.
+        missing: Number of timesteps within series that have no row.
         column: The times of the rows.
     """
 
@@ -112,7 +118,7 @@ class Grid:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each timestep is a row."""
+        """Whether each timestep has a row."""
         return self.size == len(self.rows)
 
     @property
@@ -149,18 +155,19 @@ def make_grid(
         times: Times of the rows.
         lengths: Rows of each series.
         step: Distance from one time to the next.
-        gaps: Whether times that are missing are an ``error``, or timesteps (``grid``).
+        gaps: Treatment of missing times: ``error`` raises, ``grid`` adds timesteps.
         ids: Ids of the series.
-        padding: Timesteps before each series.
+        padding: Number of timesteps before each series.
         scope: Text after a count in messages, if more series follow; else empty.
 
     Raises:
-        DataError: If times do not increase, or are not on the grid.
+        DataError: If times do not increase or are not on the grid, a time is missing with
+            ``gaps="error"``, or the grid is much longer than the table.
     """
     starts = np.cumsum(lengths) - lengths
     is_inner = _find_inner(lengths, len(times.values))
     _check_increasing(times, is_inner, starts, ids, scope)
-    counts = step.count(times)  # steps since an origin, exact or -1 where a time is between steps
+    counts = step.count(times)
     owners = np.repeat(np.arange(len(lengths)), lengths)
     first = counts[np.minimum(starts, max(0, len(counts) - 1))]
     offsets = step.find_offsets(times, starts, owners)
@@ -168,7 +175,7 @@ def make_grid(
         at = int(np.flatnonzero(offsets)[0])
         raise DataError(
             f"forecast: times must be {step} apart, but {times.show(int(times.values[at]))} of "
-            f"{ids[owners[at]]!r} is not a multiple of that after its first, "
+            f"{ids[owners[at]]!r} is not a whole number of steps after the first time, "
             f"{times.show(int(times.values[starts[owners[at]]]))}. Pass the `freq` of the data, or "
             "resample it"
         )
@@ -225,17 +232,26 @@ def _check_increasing(
     if len(bad):
         at = int(bad[0])
         number = int(np.searchsorted(starts, at, side="right")) - 1
+        is_same = times.values[at + 1] == times.values[at]
+        remedy = "Remove rows of the same time, or add up their values"
         raise DataError(
             f"forecast: times of a series must increase, but in {ids[number]!r} "
             f"{times.show(int(times.values[at + 1]))} follows {times.show(int(times.values[at]))} "
-            f"({len(bad)} rows of all series{scope}). Remove rows of the same time, or add up "
-            "their values"
+            f"({len(bad)} rows of all series{scope}). "
+            f"{remedy if is_same else 'Sort the timesteps of each sequence by the time'}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Step of a grid: integers of the unit of the times, or calendar months."""
+    """Step of a grid.
+
+    Attributes:
+        size: Number of calendar months, or of units of the times.
+        is_months: Whether the step is in calendar months.
+        logical: Logical type of the times; None: they are integers.
+        text: Text in messages, such as ``15min``.
+    """
 
     size: int
     is_months: bool
@@ -246,7 +262,7 @@ class Step:
         return self.text
 
     def count(self, times: TimeColumn) -> NDArray[np.int64]:
-        """Return the number of whole steps since 1970, or since 0, int64 (rows,)."""
+        """Return the number of whole steps from 1970, or from the integer 0, int64 (rows,)."""
         local = _to_local(times.values, times.logical) if self._is_local else times.values
         if self.is_months:
             return np.asarray(
@@ -257,7 +273,7 @@ class Step:
     def find_offsets(
         self, times: TimeColumn, starts: NDArray[np.int64], owners: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return how far each time is from the grid of its series, int64 (rows,)."""
+        """Return values that are 0 where a time is on the grid of its series, int64 (rows,)."""
         local = _to_local(times.values, times.logical) if self._is_local else times.values
         if self.is_months:
             dates = _to_dates(local, times.logical)
@@ -285,7 +301,7 @@ class Step:
 
     @property
     def _is_local(self) -> bool:
-        """Whether steps are of the clocks of a zone: days, and what is longer."""
+        """Whether steps follow the local time of a time zone: months, and multiples of a day."""
         if self.logical is None or self.logical.timezone is None:
             return False
         return self.is_months or self.size % (_DAY * _count_unit(self.logical)) == 0
@@ -299,7 +315,7 @@ def parse_freq(freq: str | int, logical: Timestamp | None) -> Step:
         logical: Logical type of the times.
 
     Raises:
-        ConfigError: If it is not one, or does not fit the times.
+        ConfigError: If ``freq`` is not a frequency, or does not fit the times.
     """
     if isinstance(freq, int) and not isinstance(freq, bool):
         if freq < 1 or logical is not None:
@@ -312,7 +328,7 @@ def parse_freq(freq: str | int, logical: Timestamp | None) -> Step:
         needed = (
             "an integer, since times are integers"
             if logical is None
-            else "such as '15min', 'h', 'D', 'W' or 'MS'"
+            else "a frequency such as '15min', 'h', 'D', 'W' or 'MS'"
         )
         raise ConfigError(must_be("forecast: `freq`", needed, repr(freq)))
     if found[2] in _MONTHS:
@@ -323,7 +339,7 @@ def parse_freq(freq: str | int, logical: Timestamp | None) -> Step:
     seconds = count * _SECONDS[found[2]]
     if logical.unit == "D":
         if seconds % _DAY:
-            needed = "at least 'D', since times are days"
+            needed = "a whole number of days such as 'D' or 'W', since times are days"
             raise ConfigError(must_be("forecast: `freq`", needed, repr(freq)))
         return Step(seconds // _DAY, is_months=False, logical=logical, text=str(freq))
     size = seconds * _PER_SECOND[logical.unit]
@@ -339,7 +355,7 @@ class StepCounts:
     def __init__(self) -> None:
         self._logical: Timestamp | None = None
         self._counts: Counter[int] = Counter()
-        self._months: NDArray[np.int64] | None = np.zeros(0, np.int64)  # None: others occur
+        self._months: NDArray[np.int64] | None = np.zeros(0, np.int64)  # None: not only months
 
     def add(self, times: TimeColumn, lengths: NDArray[np.int64]) -> None:
         """Add the times of series, one after the other."""
@@ -360,7 +376,7 @@ class StepCounts:
             self._months = None
 
     def find(self) -> Step:
-        """Return the most frequent step, or months if all times begin a month."""
+        """Return the most frequent step, or months if all times begin a month; 1 without steps."""
         logical = self._logical
         if not self._counts:
             return Step(1, is_months=False, logical=logical, text="1")
@@ -410,7 +426,7 @@ def _to_dates(values: NDArray[np.int64], logical: Timestamp | None) -> NDArray[n
 
 
 def _to_local(values: NDArray[np.int64], logical: Timestamp | None) -> NDArray[np.int64]:
-    """Return dates as the clocks of their zone show them, as integers of the same unit."""
+    """Return dates in the local time of their time zone, as integers of the same unit."""
     if logical is None or logical.timezone in (None, "UTC") or logical.unit == "D":
         return values
     import pyarrow as pa
@@ -424,7 +440,7 @@ def _to_local(values: NDArray[np.int64], logical: Timestamp | None) -> NDArray[n
 def make_calendar(
     name: str, times: NDArray[np.int64], logical: Timestamp | None
 ) -> NDArray[np.float32]:
-    """Return a field of the calendar, float32 in [-0.5, 0.5], by the clocks of the zone of dates.
+    """Return a field of the calendar, float32 in [-0.5, 0.5], in the time zone of the dates.
 
     Args:
         name: One of ``CALENDAR``.

@@ -1,7 +1,7 @@
 """Stores that are written into the user's cache when they are first needed, then read from there.
 
-A table that is prepared for a DataModule is in memory as long as it fits; a larger one is prepared
-in parts of whole sequences, and written once.
+A table of at most ``MEMORY_BYTES`` is prepared in memory; a larger one is prepared in parts of
+whole sequences, and written once.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from seqdata.storage.remote.cache_folder import cache_lock
 from seqdata.storage.views import SequenceStore, View
 
 MEMORY_BYTES = 256 << 20
-"""Bytes of the columns of a table; a larger one is prepared in parts and cached."""
+"""Maximum bytes of the columns of a table that is prepared in memory."""
 PART_BYTES = 16 << 20
-"""Bytes of the columns of a part; a longer sequence is a part of its own."""
+"""Maximum bytes of the columns of a part; a larger sequence is a part of its own."""
 _SHARD_BYTES = 64 << 20  # a shard is in memory until it is written
 _REPORT = "prepared.json"
 _VERSION = 1  # of what a preparation makes of a table
 _NOTE_OF_STREAM = (
     "prepared in memory: a stream cannot be recognized again. Write it to a Parquet file, and pass "
-    "that"
+    "this file"
 )
-_MOST_SECONDS = 86_400.0  # that a process waits for another one that writes
+_MOST_SECONDS = 86_400.0  # time that a process waits for another one that writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,11 @@ class WriteOnce:
     """Writes a store to the user's cache, once per fingerprint; a ``prepare`` of a DataModule."""
 
     def __call__(self, store: Any) -> tuple[SequenceStore, list[str]]:
-        """Return the written store and notes on it. Other processes wait for the first one."""
+        """Return the written store and notes on it. Other processes wait for the first one.
+
+        Raises:
+            CacheError: If the cache cannot be written.
+        """
         location = _make_location(f"{store.fingerprint}{get_version(store) or ''}")
         with cache_lock(location.parent, _MOST_SECONDS):
             if (location / MANIFEST).is_file():
@@ -59,8 +63,8 @@ class Summary:
     """Result of a preparation, besides the sequences.
 
     Attributes:
-        notes: Notes of what was done.
-        warnings: Those of the notes that are warnings.
+        notes: Notes on the preparation.
+        warnings: Notes that are also shown as warnings.
         hidden: Names of fields that none of the sequences needs.
     """
 
@@ -77,7 +81,7 @@ class Preparation(Protocol):
 
         Args:
             store: All sequences, or some of them.
-            is_part: Whether others follow, or came before: fields must be alike in all parts.
+            is_part: Whether the store is one of several parts, whose fields must be the same.
         """
         ...
 
@@ -96,10 +100,10 @@ def prepare_store(
     options: str,
     start: Callable[[Sequence[SequenceStore]], Preparation],
 ) -> tuple[SequenceStore, list[str]]:
-    """Return a prepared store and notes on its preparation; a large one is cached.
+    """Return a prepared store and notes on its preparation; a large store is cached.
 
-    A store whose data is in memory already is prepared there. Warnings of the preparation are shown
-    again whenever the written store is opened.
+    A store whose data is in memory already, or is a stream, is prepared in memory. Warnings of the
+    preparation are shown again whenever the written store is opened.
 
     Args:
         store: All sequences.

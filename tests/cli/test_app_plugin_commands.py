@@ -56,7 +56,7 @@ def test_a_command_is_listed_without_an_import_and_called(install):
     install("greet", "greet")
     listed = run("--help")
     assert "greet" in listed.output
-    assert "(of seqdata-greet 1.0)" in listed.output
+    assert "(from seqdata-greet 1.0)" in listed.output
     assert "a_command_greet" not in sys.modules
     assert run("greet", "you").output == "hello you\n"
     assert "Greet somebody." in run("greet", "--help").output

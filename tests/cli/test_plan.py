@@ -261,6 +261,7 @@ def test_stores_and_weights_must_match(parts):
         (["--mix", "1,1", "--batches", 0], "--batches must be"),
         (["--mix", "1,1", "--temperature", -1], "--temperature must be at least 0.01"),
         (["--by", "timesteps"], "`--by` can only be used with `--mix`, but there is none"),
+        (["--batches", 9], "only be used with `--mix` or `--curriculum`, but there is none"),
         (["--temperature", 4, "--batches", 9], "`--batches`, `--temperature` can only"),
         (["--shuffle", "blocks", "--no-shuffle"], "`--shuffle` and `--no-shuffle` are both given"),
         (["--mix", "1,1"], "missing a required argument"),

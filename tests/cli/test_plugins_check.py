@@ -77,4 +77,7 @@ def test_without_the_kit_it_says_what_to_install(monkeypatch):
 def test_options_stand_behind_the_command():
     done = run("--json", "check", "tokens", "corpus.bin")
     assert done.exit_code == 2
-    assert "options must come after 'check', not before it" in done.stderr
+    assert "--json must come after 'check', but comes before it" in done.stderr
+    done = run("--check", "check", "tokens", "corpus.bin")
+    assert done.exit_code == 2
+    assert "--check cannot be combined with a command, but 'check' is given" in done.stderr

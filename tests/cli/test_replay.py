@@ -218,7 +218,7 @@ def test_long_batches_are_cut_short_for_people_only(store):
         (
             [NAME, "--epoch", 0, "--batch", 2],
             1,
-            "--batch must be below 2, the batches of its plan, but is 2",
+            "--batch must be below 2, the number of batches of the plan, but is 2",
         ),
         ([NAME, "--epoch", 0, "--batch", 0, "--kind", "val"], 2, "data that the run had, but"),
         ([NAME, "--epoch", 0, "--batch", 0, "--kind", "dev"], 2, "'dev' is not one of"),

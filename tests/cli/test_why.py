@@ -164,7 +164,7 @@ def test_a_step_that_does_not_stand_out_is_said_to_be_so(tmp_path):
     lines, _ = shown(write_losses(tmp_path), "--step", 10)
     assert lines[0].startswith("step 10: loss 1.1, usually ")
     assert lines[0].endswith(" standard deviations above); 1 sequence in 1 batch")
-    assert lines[1] == "The step does not stand out: others around it are as high."
+    assert lines[1] == "The step does not stand out from those around it."
     lines, _ = shown(tmp_path, "--top", 2)
     assert lines[0].endswith("losses around them, none of them stands out:")
 
@@ -180,7 +180,7 @@ def test_a_run_that_became_nan_points_to_the_first_step(tmp_path):
     batches = [(20 + i, 0, 20 + i, [i, 50 + i], [math.nan, math.nan]) for i in range(5)]
     write_losses(tmp_path, *batches)
     text = run(tmp_path, "--step", 23).stdout
-    assert f"The loss is not finite from step 20 on, where it began: seqdata why {tmp_path}" in text
+    assert "The loss was already not finite at step 20. Look at that step first: " in text
     assert "not finite from" not in run(tmp_path, "--step", 20).stdout
     assert facts(tmp_path, "--top", 1)["steps"][0]["loss"] == "nan"
 
@@ -189,7 +189,7 @@ def test_several_folders_are_one_run(tmp_path):
     first = write_losses(tmp_path / "version_0", (30, 0, 30, [1, 2], [1.0, 9.0]))
     second = write_losses(tmp_path / "version_1")
     assert run(first, second, "--step", 30, code=2).stderr.endswith(
-        "(20 of 0 to 19), but is 30, which has no record. The nearest one that has is 19.\n"
+        "(20 of 0 to 19), but is 30, which has no record. The nearest recorded step is 19.\n"
     )
     assert facts(second, first, "--step", 30)["steps"][0]["suspects"][0]["id"] == 2
 

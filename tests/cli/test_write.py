@@ -120,7 +120,7 @@ def test_a_column_that_is_left_out_is_a_note(folder):
     [
         (["nowhere", "store"], 2, "error: source 'nowhere': must be a file"),
         (["empty", "store"], 2, "error: source 'empty': must hold at least one file"),
-        (["mixed", "store"], 2, "files of several formats (1 .csv, 1 .txt). Pass"),
+        (["mixed", "store"], 2, "are of several (1 .csv, 1 .txt). Pass"),
         (["t.csv", "store"], 2, "error: table: no column holds lists of numbers"),
         (["t.csv", "store", "--group", "h"], 2, "error: table: no column 'h'. Choose one of g, x"),
         (["t.csv", "store", "--axes", "x"], 2, "error: `--axes` must be FIELD=AXIS"),
@@ -237,7 +237,7 @@ def test_a_store_is_written_again_and_what_is_none_is_said(folder):
     assert open_store("again").fingerprint == open_store("store").fingerprint
     done = write("a.npy", "other", "--format", "store")
     assert done.exit_code != 0
-    assert "source 'a.npy': not a store. Leave `--format store` out" in done.output
+    assert "source 'a.npy': must be a store with `--format store`, but is not. Leave" in done.output
 
 
 @pytest.mark.usefixtures("without_plugins_suffixes")

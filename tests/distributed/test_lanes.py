@@ -208,7 +208,7 @@ def test_a_rank_that_fails_alone_saves_no_lanes_and_waits_for_nobody(ranks, tmp_
         (
             "datamodule: the checkpoint at batch 3 of epoch 0 has no lane states: ranks: an "
             "exception ends only this rank; the others do not respond. A run that resumes from it "
-            "restarts its sequences in the middle of a lane. Resume from another one"
+            "restarts its sequences in the middle of a lane. Resume from another checkpoint"
         )
     ]
     assert max(answer["times"].values()) - min(answer["times"].values()) < patient(15)

@@ -49,7 +49,7 @@ def test_ranks_that_predict_different_things_are_told_so(ranks, tmp_path):
     spec = {"location": str(tmp_path / "out")}
     told = ranks.play("write_predictions", 2, spec, ranks={1: {"model": {"gives": "flags"}}})
     assert told[0] == told[1]
-    assert "the predictions are prediction on rank 1, but steps, sum elsewhere" in told[0]
+    assert "but are prediction on rank 1, and steps, sum elsewhere" in told[0]
     assert not list(tmp_path.iterdir())
 
 

@@ -187,8 +187,8 @@ def test_statistics_that_are_not_fitted_make_no_batch(statistics, shown):
     unfitted = then_transform(statistics, double, STORE.fields)
     assert is_columnar(unfitted)
     message = (
-        f"datamodule: {shown} are fitted on `train`, but it is None, and no checkpoint was loaded. "
-        "Pass `train`, `ckpt_path`, or fitted statistics"
+        f"datamodule: {shown} are fitted on `train`, but `train` is None, and no checkpoint was "
+        "loaded. Pass `train`, `ckpt_path`, or fitted statistics"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         unfitted({}, None)

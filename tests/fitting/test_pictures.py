@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from seqdata import Labels, MeanStd, Quantiles, Vocabulary, fit
+from seqdata import Labels, MeanStd, Quantiles, Robust, Vocabulary, fit
 from seqdata.fitting.pictures import _iter_charts
 
 ROWS = [
@@ -47,3 +47,13 @@ def test_many_classes_are_drawn_in_part():
     assert len(chart.names) == 40
     assert chart.title == "y: 100 classes (the first 40 drawn)"
     assert chart.names[0] == "class numbe…"
+
+
+def test_robust_statistics_are_shown_as_medians():
+    found = fit(ROWS, {"x": Robust(), "z": Robust()})
+    page = found._repr_html_()
+    assert "<td>x</td><td>Robust</td><td>3 medians and interquartile ranges</td>" in page
+    assert "<td>z</td><td>Robust</td><td>median 2.5, interquartile range 3</td>" in page
+    (features,) = _iter_charts(found["x"])
+    assert list(features.lines) == ["median", "median + IQR", "median - IQR"]
+    assert repr(found) == f"Statistics(x: Robust, z: Robust; {found.digest})"

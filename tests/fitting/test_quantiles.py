@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqdata import Quantiles, fit
-from seqdata.errors import ConfigError, DataError
+from seqdata import Log1p, MeanStd, Quantiles, Robust, fit, open_store
+from seqdata.errors import ConfigError, DataError, DecodeError
 
 
 def quantiles_of(values, *levels, **options):
@@ -47,7 +47,7 @@ def test_a_nan_is_what_the_rule_says():
 
 @pytest.mark.parametrize("levels", [(), (0.5, 0.5), (0.9, 0.1), (-0.1,), (True,), ("a",)])
 def test_levels_must_rise_in_0_to_1(levels):
-    with pytest.raises(ConfigError, match=r"`levels` must be rising numbers in \[0, 1\], but is"):
+    with pytest.raises(ConfigError, match=r"must be one or more rising numbers"):
         Quantiles(*levels)
 
 
@@ -142,3 +142,29 @@ def test_any_levels_of_any_numbers_are_those_of_numpy(levels, numbers, dtype, na
         last = again.apply(missing, np.array([len(missing)]), None)[-1]
         median = np.median(values.astype(np.float64)).astype(dtype)
         assert np.isnan(last) if nan == "ignore" else np.isclose(last, median)
+
+
+def test_robust_scales_large_integers_that_float64_tells_apart():
+    values = 10**12 + np.arange(9)
+    found = fit([values], {"x": Robust()})["x"]
+    assert found.apply(values, np.array([9]), None).tolist() == ((np.arange(9) - 4) / 4).tolist()
+
+
+@pytest.mark.parametrize("estimator", [Robust(), Robust(by="site"), Quantiles(0.5), Log1p()])
+def test_a_nan_is_told_with_how_to_allow_it(estimator):
+    told = "values must be numbers, but one is nan. Fit with nan='ignore' or"
+    with pytest.raises(DataError, match=told):
+        fit([{"x": [1.0, np.nan], "site": "a"}], {"x": estimator})
+
+
+@pytest.mark.parametrize("estimator", [Robust(), MeanStd(), Log1p()])
+def test_a_nan_of_a_batch_is_told_with_how_to_allow_it(estimator):
+    transform = fit([[1.0, 2.0]], {"x": estimator}).transform()
+    with pytest.raises(DecodeError, match="has a NaN, which nan='error' does not allow"):
+        transform({"x": np.array([[np.nan]])}, None)
+
+
+def test_robust_by_group_needs_a_sequence():
+    view = open_store([{"x": [1.0], "site": "a"}]).take([])
+    with pytest.raises(DataError, match=r"'x' must have at least one value to fit, but the view"):
+        fit(view, {"x": Robust(by="site")})

@@ -179,7 +179,7 @@ def test_logarithms_are_floats_of_the_width_of_the_data(stored, due):
     np.testing.assert_allclose(found, np.log1p(np.arange(4)), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("bad", "shown"), [(-1.0, "-1.0"), (-7.5, "-7.5"), (np.nan, "nan")])
+@pytest.mark.parametrize(("bad", "shown"), [(-1.0, "-1.0"), (-7.5, "-7.5")])
 def test_a_value_without_a_logarithm_is_an_error_that_names_its_sequence(bad, shown):
     rows = [{"id": "good", "x": [1.0]}, {"id": "bad", "x": [2.0, bad]}]
     message = (

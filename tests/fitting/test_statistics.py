@@ -85,7 +85,7 @@ def test_unknown_groups_by_rule():
     stats = fit(rows, {"x": MeanStd(by="site", unknown="overall")})
     assert apply(stats, x=x, site=np.array([9, 2]))["x"].values.tolist() == [0.0, 0.0]
     assert stats["x"].groups == [1, 2]
-    with pytest.raises(DecodeError, match=r"field 'x' needs 'site'.* Add it to `fields`"):
+    with pytest.raises(DecodeError, match=r"field 'x' needs 'site'.* Add 'site' to `fields`"):
         apply(stats, x=x)
     with pytest.raises(ConfigError, match="the inverse of 'x' needs 'site' of each sequence"):
         stats.inverse()({"x": np.zeros((2, 1))})
@@ -113,6 +113,8 @@ def test_a_file_holds_all_of_it(fitted, tmp_path):
     (tmp_path / "stats.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"must be a JSON file that Statistics.save wrote"):
         Statistics.load(tmp_path / "stats.json")
+    with pytest.raises(ConfigError, match=r"cannot be read \(No such file.*Correct the path"):
+        Statistics.load(tmp_path / "none.json")
 
 
 def test_a_state_is_read_with_weights_only(fitted, tmp_path):

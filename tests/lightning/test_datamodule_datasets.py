@@ -63,7 +63,7 @@ def test_lengths_of_named_locations_go_by_name():
     data = made(val=named, lengths={"val": {"a": [4, 1]}})
     assert [lengths(loader) for loader in data.val_dataloader()] == [[[4, 1]], [[2]]]
     data = made(val=named, lengths={"val": [4, 1]})
-    with pytest.raises(ConfigError, match=r"`lengths` of 'val' must be by name, .*\(a, b\)"):
+    with pytest.raises(ConfigError, match=r"names of its locations \(a, b\), but is a list"):
         data.val_dataloader()
 
 

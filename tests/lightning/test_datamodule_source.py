@@ -201,9 +201,12 @@ def test_a_run_on_changed_data_keeps_its_statistics(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": {"val": 0.5}}, "`split` must be parts with 'train'"),
-        ({"split": {"train": 0.5, "tst": 0.5}}, r"but 'tst' is given; did you mean 'test'\?$"),
-        ({"split": {"train": 0.5, "dev": 0.5}}, "has the parts train, val, test, predict and the options"),  # noqa: E501
+        ({"split": {"val": 0.5}}, "`split` must be a mapping with a part 'train'"),
+        ({"split": {"train": 0.5, "tst": 0.5}}, r"but 'tst' is neither; did you mean 'test'\?$"),
+        (
+            {"split": {"train": 0.5, "dev": 0.5}},
+            r"the keys of `split` must be parts \(train, val, test, predict\) or options",
+        ),
         ({"train": None}, "`split` splits `train`, but it is None"),
         ({"val": rows(3)}, "`val` is given, and `split` has a part 'val'"),
         ({"statistics": {"x": 3}}, "`statistics` must be field -> estimator"),

@@ -203,7 +203,10 @@ def test_feedback_goes_with_a_datamodule_once_and_not_with_overfitting():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"score": ""}, "Feedback: `score` must be a key of the step's output, but is ''"),
+        (
+            {"score": ""},
+            "Feedback: `score` must be a non-empty string, a key of the step's output, but is ''",
+        ),
         ({"every": 0}, "Feedback: `every` must be an integer of at least 1, but is 0"),
         ({"every": True}, "Feedback: `every` must be an integer of at least 1, but is True"),
         ({"weigh": 3}, "Feedback: `weigh` must be a function of scores, but is 3"),

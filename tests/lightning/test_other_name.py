@@ -116,6 +116,6 @@ for options in ({"datamodule": data}, {"train_dataloaders": data}):
 
 def test_a_package_that_is_imported_too_late_is_told(tmp_path):
     lines = [line for line in run(LATE, folder=tmp_path).splitlines() if "datamodule:" in line]
-    assert "it cannot be iterated over. Iterate over its `train_dataloader()`, or pass" in lines[0]
+    assert "a SequenceDataModule cannot be iterated over. Iterate over its `train_data" in lines[0]
     assert len(lines) == 3
     assert all("Write `import pytorch_lightning` above" in line for line in lines[1:])

@@ -190,7 +190,7 @@ def test_a_score_that_has_no_sum_is_named(value):
     with pytest.raises(
         ConfigError,
         match=r"Feedback: 'loss' of sequence 44 of part 'de' \(epoch 1, batch 5\) must be a finite "
-        r"number of at most 1,048,576, but is (nan|-?inf|-?2097152.0). Leave such rows out",
+        r"number from -1,048,576 to 1,048,576, but is (nan|-?inf|-?2097152.0). Leave such rows out",
     ):
         collector.take()
 
@@ -247,7 +247,9 @@ def test_scores_of_a_batch_that_is_not_there_are_refused():
 
 @pytest.mark.parametrize("score", ["", None, 3])
 def test_the_score_is_a_key(score):
-    with pytest.raises(ConfigError, match="`score` must be a key of the step's output, but is"):
+    with pytest.raises(
+        ConfigError, match="`score` must be a non-empty string, a key of the step's output, but is"
+    ):
         ScoreCollector(score)
 
 

@@ -58,10 +58,13 @@ def assert_the_rest(whole, rest, done):
 
 
 @pytest.mark.parametrize("steps", [3, 6, 9])
-@pytest.mark.parametrize("search", [Search, BatchSizeFinder])
-def test_a_resumed_fit_does_not_search_again_and_says_so(whole, search, steps, tmp_path):
-    search = search()
-    with pytest.warns(SeqDataWarning, match="does not search again in a fit with `ckpt_path`"):
+@pytest.mark.parametrize(
+    ("search", "advice"),
+    [(Search, "the optimizers .* Fit without `ckpt_path`"), (BatchSizeFinder, ".* Leave it out")],
+)
+def test_a_resumed_fit_does_not_search_again_and_says_so(whole, search, advice, steps, tmp_path):
+    search, said = search(), "does not search again in a fit with `ckpt_path`: "
+    with pytest.warns(SeqDataWarning, match=said + advice):
         rest = fit(
             data_of(), model=WithRate(), callbacks=(search,), max_epochs=3,
             ckpt=tmp_path / "saved" / f"step={steps}.ckpt",

@@ -289,7 +289,7 @@ def test_a_damaged_state_is_refused(change, message):
 
 
 def test_what_is_no_state_is_refused():
-    with pytest.raises(ResumeError, match=r"the state must have version 1, but has .*'x'"):
+    with pytest.raises(ResumeError, match=r"the state must be a dict, as .*, but is a str"):
         make_loader().load_state_dict("x")
 
 

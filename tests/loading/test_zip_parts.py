@@ -172,7 +172,7 @@ def test_a_part_without_a_batch_is_named():
 
 
 def test_a_policy_around_a_zip_goes_into_its_parts():
-    with pytest.raises(ConfigError, match=r"'weighted': .* is a Zip. Weigh the .* of a part: Zip"):
+    with pytest.raises(ConfigError, match=r"'weighted': .* is a Zip. To weight .* part, write Zip"):
         Weighted(ZIP, draws=10)
     with pytest.raises(ConfigError, match=r"'curriculum': .* is a Zip. Limit the lengths of a pa"):
         Curriculum(ZIP, max_length=[(0, 3)])

@@ -64,6 +64,13 @@ def test_a_plan_keeps_its_batches_and_sorts_their_rows(policy, seed):
     ]
 
 
+def test_the_report_still_names_the_sequences_that_are_not_planned_whole():
+    plan = Fixed(2, max_length=3, too_long="drop").plan(
+        SequenceIndex.from_lengths([1, 9, 2, 3]), seed=0, epoch=0
+    )
+    assert sort_within_batches(plan).report.dropped.tolist() == [1]
+
+
 @pytest.mark.parametrize("policy", POLICIES[:5] + POLICIES[-1:], ids=repr)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_pack_padded_sequence_takes_every_batch(policy, prefetch):

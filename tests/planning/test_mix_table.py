@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seqdata import Fixed, TokenBudget, Windows
+from seqdata import TBPTT, Fixed, TokenBudget, Windows
 from seqdata.errors import ConfigError, PlanError
 from seqdata.index import SequenceIndex
 from seqdata.planning.mix_table import MixTable, PartRun, find_lookahead
@@ -62,6 +62,14 @@ def test_a_part_that_plans_other_batches_than_it_says_is_named():
     wrong = PartRun("a", 0, part.index, part.policy, 7, 99, 0)
     with pytest.raises(PlanError, match=r"epoch 2 of part 'a' must have .* \(99, 0\), .* \(3, 0\)"):
         wrong.plan(2)
+
+
+def test_a_part_with_other_lanes_than_it_says_is_named():
+    part = next(runs())
+    for policy, found in ((part.policy, 0), (TBPTT(3, 4), 3)):
+        run = PartRun("a", 0, part.index, policy, 7, 1, 0, lanes=2)
+        with pytest.raises(PlanError, match=f"part 'a' must have 2 lanes, .*, but have {found}"):
+            run.plan(0)
 
 
 def test_the_windows_of_all_parts_read_equally_far():

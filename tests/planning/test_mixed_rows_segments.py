@@ -186,7 +186,7 @@ def test_a_run_continues_with_its_state_alone_on_any_ranks(seed, world, stop, is
 def test_a_policy_whose_rows_are_not_declared_is_refused(inner):
     mix = Mix({"a": 1, "b": 1}, inner, rows=True)
     message = (
-        "must have a policy that makes a row of each sequence and a declared number of batches"
+        "must have a policy that makes one row of each sequence and a number of batches that does"
     )
     with pytest.raises(ConfigError, match=message):
         Segments(mix, 4)

@@ -66,6 +66,7 @@ def test_a_run_with_weights_of_numpy_is_one_with_plain_numbers(number):
         ([1, 2, 3], "must be a mapping of parts to weights, but is"),
         ({"books": 1, "code": 1}, "but has no 'none'. Pass 0 to draw nothing"),
         ({"books": 1, "kode": 1, "none": 0}, "'kode' is not one of them. did you mean 'code'"),
+        ({"books": 1, "code": 1, "none": 0, "x": 1}, "'x' is not one of them. Leave it out"),
         ({"books": -1, "code": 1, "none": 0}, "of part 'books' must be a finite number of at"),
         ({"books": float("nan"), "code": 1, "none": 0}, "of part 'books' must be a finite number"),
         (

@@ -46,12 +46,18 @@ def test_seconds_are_a_number_above_0_or_not_given(value):
 
 
 @pytest.mark.parametrize(
-    "value", [0, -1.5, "", "fast", True, float("nan"), float("inf"), [2], 2**31, Fraction(1, 2**31)]
+    ("value", "needed"),
+    [
+        *((value, "a number of seconds above 0") for value in (0, -1.5, "", "fast", True, [2])),
+        (float("nan"), "a number of seconds above 0"),
+        (float("inf"), "a number of seconds above 0"),
+        (2**31, f"a number of seconds above 0 and below {2**31}"),
+        (Fraction(1, 2**31), f"a fraction of two integers below {2**31}, in seconds"),
+    ],
 )
-def test_what_are_no_seconds_is_refused_by_its_name(value):
+def test_what_are_no_seconds_is_refused_by_its_name(value, needed):
     message = (
-        f"policy 'p': `stride` must be a number of seconds above 0, but is {value!r}. Write e.g. "
-        "2.0, 0.125 or '1/3'"
+        f"policy 'p': `stride` must be {needed}, but is {value!r}. Write e.g. 2.0, 0.125 or '1/3'"
     )
     with refuses(message):
         check_seconds("p", SimpleNamespace(seconds=1, stride=value), "seconds", "stride")
@@ -65,8 +71,8 @@ def test_an_option_is_given_in_one_unit(size, seconds):
 def test_an_option_in_both_units_is_refused():
     options = SimpleNamespace(size=None, seconds=2, stride=7, stride_seconds="1/3")
     message = (
-        "policy 'p': one of `stride` and `stride_seconds` must be given, but both are: 7 and "
-        "'1/3'. Leave one out"
+        "policy 'p': at most one of `stride` and `stride_seconds` must be given, but both are: 7 "
+        "and '1/3'. Leave one out"
     )
     with refuses(message):
         check_one_unit("p", options, ("size", "seconds"), ("stride", "stride_seconds"))
@@ -114,8 +120,8 @@ def test_less_than_a_timestep_is_refused():
     with refuses(message):
         counter.count("size", 0.1)
     message = (
-        "policy 'p': `stride` must be at least one timestep of axis 'time' (4 Hz) and a simple "
-        "fraction of it, but 0.1 s are 2/5. Pass another time, or the `axis` of a higher rate"
+        "policy 'p': `stride` must be at least one timestep of axis 'time' (4 Hz), but 0.1 s are "
+        "2/5. Pass a longer time, or the `axis` of a higher rate"
     )
     with refuses(message):
         counter.measure("stride", 0.1)
@@ -123,7 +129,7 @@ def test_less_than_a_timestep_is_refused():
 
 def test_a_measure_is_a_fraction_of_numbers_that_do_not_overflow():
     counter = make_counter(make_store(acc=Fraction(999, 1000)), 1)
-    with pytest.raises(ConfigError, match="and a simple fraction of it, but"):
+    with pytest.raises(ConfigError, match="that is a fraction of integers below"):
         counter.measure("stride", Fraction(2**30 + 1, 2**20))
 
 

@@ -124,14 +124,20 @@ def test_the_text_of_a_policy_has_its_rules():
     ("arguments", "said"),
     [
         ({}, "exactly one of `max_length` and `by` must be given, but neither is"),
-        ({"max_length": RULES, "by": len}, "`max_length` and `by` must be given, but both is"),
+        ({"max_length": RULES, "by": len}, "`max_length` and `by` must be given, but both are"),
         ({"by": 5}, "`by` must be a function of the epoch, but is 5"),
         ({"max_length": []}, r"`max_length` must be pairs of an epoch and a length, but is \[\]"),
         ({"max_length": 256}, "`max_length` must be pairs of an epoch and a length, but is 256"),
         ({"max_length": [(0, 1, 2)]}, r"must be pairs of an epoch and a length, but is \(0, 1, 2"),
         ({"max_length": [256, 512]}, "must be pairs of an epoch and a length, but is 256"),
-        ({"max_length": [(1, 256)]}, "epochs must be rising from 0, but is 1"),
-        ({"max_length": [(0, 9), (0, 10)]}, "epochs must be rising from 0, but is 0, 0"),
+        (
+            {"max_length": [(1, 256)]},
+            "with 0 as the first, but is 1",
+        ),
+        (
+            {"max_length": [(0, 9), (0, 10)]},
+            "epochs must be increasing, .*, but is 0, 0",
+        ),
         ({"max_length": [(0.5, 9)]}, "an epoch must be an integer, but is 0.5"),
         ({"max_length": [(0, 0)]}, "of epoch 0 must be an integer of at least 1, or None, but is"),
         ({"max_length": [(0, 2.5)]}, "must be an integer of at least 1, or None, but is 2.5"),

@@ -292,9 +292,9 @@ def test_ranks_workers_and_a_resume_change_nothing():
 @pytest.mark.parametrize(
     ("parts", "options", "said"),
     [
-        ({"a": 1}, {"policy": None}, r"with `rows=True`, `policy` must be given, and neither"),
-        ({"a": 1}, {"by": "batches"}, r"neither `batches` nor `by='batches'`, but they are"),
-        ({"a": 1}, {"batches": 5}, r"`policy` must be given, and neither.* 5 and None"),
+        ({"a": 1}, {"policy": None}, r"with `rows=True`, `policy` must be given, but is None"),
+        ({"a": 1}, {"by": "batches"}, r"number of batches, so `by='batches'` cannot be given"),
+        ({"a": 1}, {"batches": 5}, r"number of batches, so `batches=5` cannot be given"),
         ({"a": Part(1, Fixed(3))}, {}, r"part 'a' must have no policy of its own with `rows=True`"),
     ],
 )

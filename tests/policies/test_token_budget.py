@@ -90,6 +90,12 @@ def test_what_costs_more_than_the_budget_along_another_axis_is_named():
         TokenBudget(10, cost="max").plan(index, seed=0, epoch=0)
 
 
+def test_the_cost_in_the_message_is_that_of_the_sequence_in_it():
+    index = SequenceIndex({"time": np.array([3, 4, 5]), "text": np.array([5, 30, 60])})
+    with pytest.raises(PlanError, match="sequence 1 costs 30, more than `max_tokens=10`"):
+        TokenBudget(10, cost="max").plan(index, seed=0, epoch=0)
+
+
 def test_a_cost_that_cannot_be_meant_is_refused():
     with pytest.raises(ConfigError, match="`cost` must be 'max', a function or None, but is 'sum'"):
         TokenBudget(10, cost="sum")

@@ -251,6 +251,7 @@ def test_a_policy_that_is_not_of_the_core_draws_too():
         ([1, 2, np.inf], "must be finite and at least 0, but is inf for sequence 2"),
         ([0, 0, 0], "must be above 0 for at least one sequence, but all are 0"),
         ([[1, 2, 3]], r"one number per sequence, but has dtype int64 and shape \(1, 3\)"),
+        ([[1], [1, 2]], r"one number per sequence, but has dtype object and shape \(2,\)"),
         (["a", "b", "c"], r"must be an array of one number per .* dtype <U1 and shape \(3,\)"),
     ],
 )

@@ -1,10 +1,11 @@
 import tracemalloc
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from seqdata.api import split
+from seqdata.api import open_store, split
 from seqdata.errors import ConfigError
 from seqdata.index import SequenceIndex
 from seqdata.loading.loader import Loader
@@ -279,13 +280,38 @@ def test_aligned_windows_are_at_one_position_of_all_sequences():
         ({"size": (1, 2), "min_size": 1}, "`min_size` requires a single `size`, but `size` is"),
         ({"size": 4, "min_size": 5}, "`min_size` must be at most `size`, 4, but is 5"),
         ({"size": 4, "min_size": 0}, "`min_size` must be an integer of at least 1, but is 0"),
-        ({"size": 4, "aligned": True, "random": True}, "`aligned` requires .* with random=True"),
-        ({"size": (2, 4), "aligned": True}, "`aligned` requires .* with several sizes of windows"),
+        ({"size": 4, "aligned": True, "random": True}, "`aligned` requires .* with `random=True`"),
+        ({"size": (2, 4), "aligned": True}, r"`aligned` requires .* with `size=\(2, 4\)`"),
+        ({"size": 4, "aligned": True, "min_size": 2}, "`aligned` requires .* with `min_size=2`"),
     ],
 )
 def test_sizes_that_cannot_be_meant_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         Windows(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 4, "stride": Fraction(5, 2), "random": True}, "`random=True` .* 5/2 timesteps"),
+        ({"size": 4, "stride_seconds": 1, "anchor": "end"}, "`anchor='end'` .* it is in seconds"),
+        ({"seconds": 1e-10}, "`seconds` must be a fraction of two integers below .*, but is 1e-10"),
+    ],
+)
+def test_strides_and_seconds_that_cannot_be_meant_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Windows(**options)
+
+
+def test_a_duration_that_makes_no_stride_is_refused_with_its_reason():
+    store = open_store([np.zeros(1000)], rates={"x": 100})
+    with pytest.raises(ConfigError, match=r"must be at least one timestep of .* 0.001 s are 1/10"):
+        Windows(10, stride_seconds=0.001).in_timesteps(store)
+    fine = open_store([np.zeros(1000)], rates={"x": "2000000011/1000003"})
+    with pytest.raises(ConfigError, match=r"must be a number of timesteps of .* is a fraction of"):
+        Windows(10, stride_seconds="100/9973").in_timesteps(fine)
+    with pytest.raises(ConfigError, match=r"`anchor='end'` .*, but it is 25/2 timesteps"):
+        Windows(seconds=0.125, anchor="end").in_timesteps(store)
 
 
 def test_new_options_at_their_defaults_leave_a_plan_as_it_was():

@@ -73,7 +73,7 @@ def test_without_shuffle_every_part_is_in_its_order():
         ),
         (
             ({"a": Curriculum(Fixed(2), max_length=[(0, 3)])},),
-            r"epochs of part 'a' must .* those of Curriculum vary. Pass one whose batches",
+            r"epochs of part 'a' must .* those of Curriculum vary. Pass a policy whose",
         ),
         (
             ({"a": Segments(Weighted(Fixed(2)), batches=2)},),
@@ -110,7 +110,9 @@ def test_an_empty_part_is_named():
         {"full": SequenceIndex.from_lengths([1]), "void": SequenceIndex.from_lengths([0, 0])}
     )
     for lead in (None, "full", "void"):
-        with pytest.raises(PlanError, match=r"part 'void' must have .* 2 sequences make no batch"):
+        with pytest.raises(
+            PlanError, match=r"part 'void' must have .* its policy makes no batch of 2 sequences"
+        ):
             Zip({"full": Fixed(2), "void": Packed(2, 9)}, lead=lead).num_batches(index)
 
 

@@ -87,6 +87,8 @@ def test_bytes_behind_an_array_are_refused(tmp_path):
         (b"ARROW1\0\0", ".arrow", "pyarrow.ipc.open_file"),
         (b"FEA1", ".feather", "pyarrow.feather.read_table"),
         (b"PAR1", ".parquet", "pyarrow.parquet.read_table"),
+        (b"RIFF\x24\0\0\0AVI LIST", ".avi", "torchcodec or av"),
+        (b"RIFF\x24\0\0\0WEBPVP8 ", ".webp", "PIL.Image.open"),
         (b"MMIDIDX\0\0", ".idx", "the library that wrote it .Megatron's, fairseq's: name the .bin"),
     ],
 )

@@ -326,3 +326,5 @@ def test_files_that_are_no_table_are_refused_with_what_is_there(tmp_path):
         open_store(tmp_path / "b.csv", group="site", remote="cache")
     with pytest.raises(ConfigError, match="`verify` opens a store, but `group` reads a table"):
         open_store(tmp_path, group="site", verify="off")
+    with pytest.raises(ConfigError, match="`verify` opens a store, but `missing` reads a table"):
+        open_store(tmp_path, missing="drop", verify="off")

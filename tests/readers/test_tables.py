@@ -242,6 +242,9 @@ def test_groups_without_numbers_are_refused(tmp_path):
     save(tmp_path / "t.csv", {"g": ["a"], "s": ["b"]})
     with pytest.raises(ConfigError, match="no column but 'g' has a value per timestep"):
         read(tmp_path, ReadOptions(group="g"), "csv")
+    save(tmp_path / "t.csv", {"g": ["a"], "n": [1]})
+    with pytest.raises(ConfigError, match="Add such a column, or leave it out of `axes`"):
+        read(tmp_path, ReadOptions(group="g", per_sequence=("n",)), "csv")
 
 
 @pytest.mark.parametrize("option", ["group", "id"])

@@ -144,9 +144,15 @@ def test_states_of_ranks_at_different_batches_are_refused():
         one.joined([each.state_dict()["tables"][""] for each in (one, two)])
 
 
-@pytest.mark.parametrize("state", [{"version": 1, "tables": {}}, None, {}])
-def test_states_of_another_version_are_refused(state):
+@pytest.mark.parametrize("version", [1, None])
+def test_states_of_another_version_are_refused(version):
     with pytest.raises(ResumeError, match=r"lanes: the version of the saved states must be 2"):
+        LaneStates().load_state_dict({"version": version, "tables": {}})
+
+
+@pytest.mark.parametrize("state", [None, {}, [1]])
+def test_what_is_no_saved_states_is_refused(state):
+    with pytest.raises(ResumeError, match="must be the result of `state_dict` or `gathered`, but"):
         LaneStates().load_state_dict(state)
 
 

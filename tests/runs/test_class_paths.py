@@ -120,7 +120,7 @@ def test_functions_in_functions_have_no_name():
 def test_a_name_that_means_something_else_is_not_used(monkeypatch):
     old = replaced
     monkeypatch.setitem(globals(), "replaced", local)
-    assert why_not(old) == f"{__name__}.replaced is another object"
+    assert why_not(old) == f"the import path {__name__}.replaced does not lead to this object"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_functions_of_a_guarded_script_come_back(tmp_path, monkeypatch):
 
 def test_functions_of_a_script_without_a_guard_are_named(tmp_path):
     (own, _), _, path = script(tmp_path, "if sys:")
-    why = "own is defined in train.py, which trains when it is imported; put that under `if __name"
+    why = "own is defined in train.py, which has no `if __name__ == '__main__':`; put the training"
     assert own.startswith(why)
     assert path is None
 

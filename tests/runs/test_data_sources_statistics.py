@@ -78,6 +78,19 @@ def test_other_statistics_than_those_of_the_checkpoint_are_used_with_a_warning(t
     np.testing.assert_array_equal(found.numpy(), expected(others))
 
 
+def test_fitted_statistics_are_those_of_the_checkpoint_and_transform_once(trained):
+    stats, path = trained
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SeqDataWarning)
+        found = predict(path, statistics=stats)
+    np.testing.assert_array_equal(found.numpy(), expected(stats))
+    others = fit(sequences(3), {"x": MeanStd()})
+    message = f"statistics of the data are {others.digest}, but the model was .*{stats.digest}"
+    with pytest.warns(SeqDataWarning, match=message):
+        found = predict(path, statistics=others)
+    np.testing.assert_array_equal(found.numpy(), expected(stats))
+
+
 def test_a_transform_without_statistics_stays(trained):
     _, path = trained
     found = predict(path, transform=lambda sequence, rng: {"x": 0 * sequence["x"]})

@@ -59,8 +59,16 @@ def test_evaluations_begin_at_the_start():
 @pytest.mark.parametrize(
     ("request_", "error", "text"),
     [
-        ({"batch": 11}, PlanError, "`batch` must be below 11, the batches of its plan, but is 11"),
-        ({"step": 6}, PlanError, r"`step` must be in \[0, 6\) of 2 ranks from position 0 on"),
+        (
+            {"batch": 11},
+            PlanError,
+            "`batch` must be below 11, the number of batches of the plan, but is 11",
+        ),
+        (
+            {"step": 6},
+            PlanError,
+            r"`step` must be in \[0, 6\), the steps of 2 ranks from",
+        ),
         ({"step": 0, "from_position": 4}, PlanError, r"`step` must be in \[2, "),
     ],
 )

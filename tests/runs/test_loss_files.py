@@ -143,7 +143,8 @@ def test_a_file_without_a_whole_header_is_named(tmp_path):
     assert found == [(0, 0)]
     assert problems == [
         f"{tmp_path / 'seqdata-losses-fit1-rank1.bin'} has no whole header and is not read.",
-        f"{tmp_path}: fit 1 ran on 2 ranks, but files of rank 1 are missing: copy them here.",
+        f"{tmp_path}: fit 1 ran on 2 ranks, but files of rank 1 are missing: copy them into this "
+        "folder.",
     ]
     path.write_bytes(b"")
     with pytest.raises(ConfigError, match="must be a folder with the losses of a run"):
@@ -164,7 +165,16 @@ def test_files_of_another_release_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(loss_files, "VERSION", 2)
     write(tmp_path, batch_at(0))
     monkeypatch.undo()
-    with pytest.raises(ConfigError, match=r"its version must be 1, but is 2. Use the release of"):
+    with pytest.raises(ConfigError, match=r"the version must be 1, but is 2. Use the release of"):
+        LossFiles.open([tmp_path])
+
+
+def test_a_header_with_other_keys_is_refused(tmp_path):
+    path = tmp_path / "seqdata-losses-fit1-rank0.bin"
+    sealed = add_digest(b'{"version": 1, "fit": 1}', f"{path.name} 0")
+    path.write_bytes(b"losses 0 %d\n" % len(sealed) + sealed)
+    message = "the header must have the keys version, fit, rank, world, score, run, but has version"
+    with pytest.raises(ConfigError, match=message):
         LossFiles.open([tmp_path])
 
 

@@ -65,9 +65,9 @@ def test_lengths_are_of_the_training_data_unless_they_are_named():
     by_kind = make(val={"a": data, "b": data}, lengths={"val": {"a": [2]}})
     assert by_kind.get_lengths("val") == [[2], None]
     assert by_kind.get_lengths("train") == []
-    with pytest.raises(ConfigError, match=r"`lengths` of 'val' must be by name, .*\(a, b\)"):
+    with pytest.raises(ConfigError, match=r"names of its locations \(a, b\), but is a list"):
         make(val={"a": data, "b": data}, lengths={"val": [2]}).get_lengths("val")
-    with pytest.raises(ConfigError, match="must be by name"):
+    with pytest.raises(ConfigError, match="but has the names "):
         make(val={"a": data}, lengths={"val": {"z": [2]}}).get_lengths("val")
 
 

@@ -39,7 +39,7 @@ def test_a_resumed_run_says_where_it_began(store, tmp_path):
     assert told(remake(7)) == run.model.kept
     assert remake(1).number == 1  # of the run before
     with pytest.raises(
-        PlanError, match=r"`step` must be in \[3, 10\) of 1 ranks .*but is 2 in epoch 0"
+        PlanError, match=r"`step` must be in \[3, 10\), the steps of 1 ranks .*but is 2 in epoch 0"
     ):
         open_replay(Path(NAME), ReplayRequest(epoch=0, step=2), "train")
 
@@ -62,12 +62,14 @@ def test_a_view_keeps_its_numbers_beside_the_file(store):
     unsealed = np.load(numbers)["numbers"]
     for content in (raw[:-2] + (b"0\n" if raw[-2:] != b"0\n" else b"1\n"), raw[::-1]):
         numbers.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"arrays that are in .* which cannot be read \("):
+        with pytest.raises(
+            ConfigError, match=r"arrays that are in the file .* which cannot be read from '.*' \("
+        ):
             remake(2)
     np.savez(numbers, numbers=unsealed)  # of an older release: the archive has checksums
     assert told(remake(2)) == run.model.kept
     numbers.unlink()
-    with pytest.raises(ConfigError, match=r"arrays that are in 'seqdata-run-train\.npz' next to"):
+    with pytest.raises(ConfigError, match=r"arrays that are in the file 'seqdata-run-train\.npz' next to"):
         remake(2)
 
 

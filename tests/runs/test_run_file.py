@@ -315,7 +315,7 @@ def test_a_run_file_that_was_damaged_or_edited_is_refused_while_it_has_its_seal(
             {"train": 5},
             "train",
             None,
-            "`train` must be a location.*, but is 5. It was not part of the",
+            "`train` must be a location.*, but is 5. Restore the file as the",
         ),
     ],
 )

@@ -65,5 +65,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     path = Path(tmp_path / "run-batching.npz")
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"it are in 'run-batching\.npz' next to .*Copy it there"):
+    with pytest.raises(
+        ConfigError, match=r"it are in the file 'run-batching\.npz', .*Copy it there"
+    ):
         read_arrays(path, "it")

@@ -228,7 +228,7 @@ def test_a_step_without_a_record_names_the_nearest(tmp_path):
     with pytest.raises(
         ConfigError,
         match=r"why: `step` must be a recorded step \(2 of 2 to 5\), but is 4, which has no record."
-        r" The nearest one that has is 5.",
+        r" The nearest recorded step is 5.",
     ):
         explain(tmp_path, 4)
 

@@ -175,7 +175,7 @@ def test_integers_have_no_unit_and_those_that_look_like_dates_are_warned_of(firs
     [
         ({"time_delta": "sqrt"}, ConfigError, "events: `time_delta` must be 'log1p' or None, but"),
         ({"numeric": ("prize",)}, UnknownNameError, "events: no column 'prize'"),
-        ({"time": None, "cutoff": 3}, ConfigError, "events: `cutoff` needs `time`, but it is"),
+        ({"time": None, "cutoff": 3}, ConfigError, "events: `cutoff` needs `time`, which is"),
         ({"static": ("page",)}, DataError, "events: static column 'page' must have one value per"),
         (
             {"categorical": ("amount",)}, ConfigError,
@@ -185,7 +185,7 @@ def test_integers_have_no_unit_and_those_that_look_like_dates_are_warned_of(firs
         (
             {"numeric": ("page",)}, ConfigError,
             "events: `numeric` column 'page' must be a number per event, but is categories[3] "
-            "along time. Name it in `categorical` or `static`",
+            "per event. Name it in `categorical` or `static`",
         ),
         ({"numeric": ("user",)}, ConfigError, "events: `numeric` column 'user' must be a number p"),
     ],

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from seqdata import ConfigError, DataError, EventDataModule
+from seqdata import ConfigError, DataError, EventDataModule, open_store
 from seqdata.errors import SeqDataError, SeqDataWarning
 from tests.suite.samples import library_tokens
 
@@ -288,3 +288,19 @@ def test_columns_that_do_not_fit_are_refused(options, message):
     data = data_of(**({"categorical": "country"} | options if "static" in options else options))
     with pytest.raises(SeqDataError, match=message):
         data.setup("fit")
+
+
+def test_times_that_are_not_dates_are_told_of_events():
+    table = visits().drop_duplicates("user")
+    with pytest.raises(
+        ConfigError, match=r"events: `time` 'time' must be dates or integers, but is float"
+    ):
+        data_of(table.assign(time=0.5)).setup("fit")
+    with pytest.raises(ConfigError, match="events: `time` must be a column with a value per event"):
+        data_of(table.assign(time="2024-01-01")).setup("fit")
+
+
+def test_empty_sequences_leave_no_event():
+    store = open_store([{"page": np.zeros(0, np.int64), "time": np.zeros(0, np.int64)}])
+    with pytest.raises(DataError, match="must be left, but all sequences are empty"):
+        data_of(store).setup("fit")

@@ -287,7 +287,7 @@ def with_nan(table):
         (None, {"freq": "fortnight"}, "`freq` must be a number and one of"),
         (None, {"freq": 3}, "`freq` must be a frequency such as 'h', for dates, but is 3"),
         (None, {"static": "price"}, "'price' must have one value per sequence, but that of 'site-.' changes"),  # noqa: E501
-        (None, {"known": "region"}, "'region' must be a number or string per timestep.*name it in `static`"),  # noqa: E501
+        (None, {"known": "region"}, "'region' must have one number or string per timestep.*Name it in `static`"),  # noqa: E501
         (None, {"known": "prices"}, "no column 'prices'.*did you mean 'price'"),
         (None, {"context": 400}, "at least one series must have 406 timesteps, but the longest of 3 has 240"),  # noqa: E501
         (None, {"scale": "log1p"}, "values of Log1p must be above -1"),
@@ -309,16 +309,22 @@ def test_what_cannot_be_forecast_is_refused(change, options, message):
         ({"min_history": 25}, "`min_history` must be at most `context`, 24, but is 25"),
         ({"train_windows": "some"}, "`train_windows` must be 'random' or 'all', but is 'some'"),
         ({"scale": "minmax"}, "`scale` must be 'standard', 'robust', 'log1p' or None"),
-        ({"calendar": "moon"}, "`calendar` must be of minute, hour.*but is 'moon'"),
-        ({"time": "month", "calendar": "month"}, "'month' must be one of `time`.*rename a column"),
-        ({"known": "load"}, "'load' must be one of `time`, `target`"),
+        ({"calendar": "moon"}, "`calendar` must be one of minute, hour.*but is 'moon'"),
+        (
+            {"time": "month", "calendar": "month"},
+            "'month' must be named once in .*Rename a",
+        ),
+        ({"known": "load"}, "'load' must be named once .*, but is named 2 times"),
         ({"gaps": "fill"}, "`gaps` must be 'grid' or 'error', but is 'fill'"),
-        ({"split": {"val": 0.5}}, "`split` must be parts with 'train', .*'train': 0.8, 'val'"),
+        (
+            {"split": {"val": 0.5}},
+            "`split` must be a mapping with a part 'train', .*'train': 0.8, 'val'",
+        ),
         (
             {"split": {"val": "2024-02-01.."}},
-            r"parts with 'train', .*'train': '..2024-01-15'",
+            r"a part 'train', .*'train': '..2024-01-15'",
         ),
-        ({"split": {"train": 0.5, "valid": 0.5}}, "but 'valid' is given"),
+        ({"split": {"train": 0.5, "valid": 0.5}}, "but 'valid' is neither"),
         ({"target": 3}, "`target` must be a string or a list of strings, but is 3"),
         ({"target": {"a", "b"}}, r"a list of strings, but is \{'.*Pass e\.g\. \['a', 'b'\]"),
     ],
@@ -409,3 +415,18 @@ def test_a_store_of_series_does_as_well_as_the_table(tmp_path):
     assert all(
         torch.equal(a, b) for other in batches[1:] for a, b in zip(batches[0], other, strict=True)
     )
+
+
+def test_the_remedy_tells_times_that_decrease_from_times_that_repeat():
+    store = open_store([{"time": np.arange(40)[::-1].copy(), "load": np.arange(40.0)}])
+    with pytest.raises(DataError, match=r"38 follows 39 .* Sort the timesteps of each sequence by"):
+        data_of(store, split={"train": 1.0}).setup("fit")
+
+
+def test_a_target_has_one_number_per_timestep():
+    store = open_store([{"time": np.arange(40), "load": np.ones((40, 2)), "site": "a"}])
+    message = r"'load' must have one .* has float64 of shape \(2,\) there. Make a column"
+    with pytest.raises(ConfigError, match=message):
+        data_of(store, split={"train": 1.0}).setup("fit")
+    with pytest.raises(ConfigError, match=r"'site' must have one .* Name another column"):
+        data_of(store, target="site", split={"train": 1.0}).setup("fit")

@@ -157,8 +157,8 @@ def test_short_series_are_dropped_and_one_must_be_left():
         ),
         (
             {"known": ("site",)}, ConfigError,
-            "forecast: column 'site' must be a number or string per timestep, but is str[] along "
-            "None. If it has one value per series, name it in `static`",
+            "forecast: column 'site' must have one number or string per timestep, but has "
+            "one value per series. Name it in `static`",
         ),
         (
             {"time": "site"}, ConfigError,
@@ -169,12 +169,12 @@ def test_short_series_are_dropped_and_one_must_be_left():
         ({"static": ("price",)}, DataError, "forecast: static column 'price' must have one value"),
         ({"gaps": "fill"}, ConfigError, "forecast: `gaps` must be 'grid' or 'error', but is 'f"),
         ({"missing": 0}, ConfigError, "forecast: `missing` must be 'mask' or 'impute' or 'error'"),
-        ({"calendar": ("moon",)}, ConfigError, "forecast: `calendar` must be of minute, hour, day"),
+        ({"calendar": ("moon",)}, ConfigError, "forecast: `calendar` must be one of minute, hour"),
         ({"target": ()}, ConfigError, "forecast: `target` must be a field, or several, but is em"),
         (
             {"known": ("load",)}, ConfigError,
-            "forecast: 'load' must be one of `time`, `target`, `known`, `observed`, `static` and "
-            "`calendar`, but is several. Name it once; rename a column that has the name of a "
+            "forecast: 'load' must be named once in `time`, `target`, `known`, `observed`, "
+            "`static` and `calendar`, but is named 2 times. Rename a column that has the name of a "
             "field of the calendar",
         ),
     ],

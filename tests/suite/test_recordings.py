@@ -129,14 +129,14 @@ def test_a_tokenizer_is_asked_only_where_a_text_may_be_too_long():
 
 def test_a_column_to_split_by_must_be_there():
     message = (
-        "speech: `split_by` must be a column of the transcript, but is 'person', and it has "
-        "speaker, room. Name the column of the speakers, or pass split_by=None, with which one "
+        "speech: `split_by` must be a further column of the transcript (speaker, room), but is "
+        "'person'. Name the column of the speakers, or pass split_by=None, with which one "
         "speaker may be in two parts"
     )
     with refuses(message):
         check(make_store(speaker=list("abc"), room=list("abc")), by="person")
-    with refuses("speech: `split_by` must be a column of the transcript, but is 'person', and it "
-                 "has no further columns. Name"):  # fmt: skip
+    with refuses("speech: `split_by` must be a further column of the transcript (none), but is "
+                 "'person'. Name"):  # fmt: skip
         check(make_store(), by="person")
 
 

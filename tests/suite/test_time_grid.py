@@ -121,11 +121,15 @@ def test_a_frequency_of_integers_is_an_integer():
         (3, US, "a frequency such as 'h', for dates, but is 3"),
         ("h", None, "an integer, since times are integers, but is 'h'"),
         (True, None, "an integer, since times are integers, but is True"),
-        ("", US, "such as '15min', 'h', 'D', 'W' or 'MS', but is ''"),
-        ("0h", US, "such as '15min', 'h', 'D', 'W' or 'MS', but is '0h'"),
-        ("1.5h", US, "such as '15min', 'h', 'D', 'W' or 'MS', but is '1.5h'"),
+        ("", US, "a frequency such as '15min', 'h', 'D', 'W' or 'MS', but is ''"),
+        ("0h", US, "a frequency such as '15min', 'h', 'D', 'W' or 'MS', but is '0h'"),
+        ("1.5h", US, "a frequency such as '15min', 'h', 'D', 'W' or 'MS', but is '1.5h'"),
         ("ms", US, "a number and one of s, S, sec, min, T, h, H, d, D, w, W, MS, ME, M, QS, QE, Q"),
-        ("12h", Timestamp("D"), "at least 'D', since times are days, but is '12h'"),
+        (
+            "12h",
+            Timestamp("D"),
+            "a whole number of days such as 'D' or 'W', since times are days, but is ",
+        ),
     ],
 )
 def test_what_is_no_frequency_is_refused(freq, logical, message):
@@ -241,8 +245,8 @@ def test_series_without_rows_have_no_timesteps():
         ),
         (
             ([1, 3], [2, 4, 5]), {"freq": 2},
-            "forecast: times must be 2 apart, but 5 of 's1' is not a multiple of that after its "
-            "first, 2. Pass the `freq` of the data, or resample it",
+            "forecast: times must be 2 apart, but 5 of 's1' is not a whole number of "
+            "steps after the first time, 2. Pass the `freq` of the data, or resample it",
         ),
         (
             ([1, 2], [2, 3, 6, 8]), {"freq": 1, "gaps": "error"},

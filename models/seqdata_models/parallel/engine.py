@@ -170,7 +170,7 @@ class Engine(ABC):
         """Make weights and lane states whole on every process; all processes call it."""
 
     def is_own(self, parameter: nn.Parameter) -> bool:
-        """Return whether this process counts a parameter in sums that count each of them once."""
+        """Return whether this process counts a parameter in sums that count each parameter once."""
         return self.owner_of(parameter) == self.mesh.position
 
     def gradient_norm(self, parameters: Iterable[nn.Parameter] | None = None) -> Tensor:

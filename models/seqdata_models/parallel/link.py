@@ -170,8 +170,8 @@ class Link:
             waited = time.monotonic() - began
             if waited > self._timeouts.stall:
                 raise PeerFailedError.at(
-                    f"parallel: waited {self._timeouts.stall:g} seconds for {event}; it stands "
-                    "still"
+                    f"parallel: waited {self._timeouts.stall:g} seconds (`stall`) for {event}; the "
+                    "awaited process gives signs of life, but stands still"
                 )
             if waited > patience:
                 patience = math.inf
@@ -356,7 +356,7 @@ class Link:
     def _exit(self, saved: str) -> None:
         """End the process, because its main thread waits for a process that is gone."""
         _, text, place, _ = pickle.loads(base64.b64decode(saved))
-        print(f"parallel: this process is ended, for another failed: {text}\n  at {place}",  # noqa: T201
+        print(f"parallel: this process ends, because another failed: {text}\n  at {place}",  # noqa: T201
               file=sys.stderr, flush=True)  # fmt: skip
         os._exit(1)
 

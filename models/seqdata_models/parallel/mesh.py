@@ -169,7 +169,7 @@ class Mesh:
     def barrier(
         self, name: str, patience: float = math.inf, ranks: Sequence[int] | None = None
     ) -> None:
-        """Wait until all processes are here.
+        """Wait until all processes, or those of ``ranks``, are here.
 
         Args:
             name: Name of the next collective operation, for errors.

@@ -105,9 +105,11 @@ class Stack:
         self, module: nn.Module, seed: int = 0, weights: WeightGradients | None = None
     ) -> None:
         if not isinstance(module, SupportsStages):
+            names = ("parallel_stages", "parallel_inputs", "parallel_nll")
+            missing = ", ".join(f"`{name}`" for name in names if not hasattr(module, name))
             raise ConfigError(
                 f"parallel: {type(module).__name__} must have `parallel_stages`, `parallel_inputs` "
-                "and `parallel_nll`, but lacks one. Name its parts as `StatefulLM` does."
+                f"and `parallel_nll`, but lacks {missing}. Name its parts as `StatefulLM` does."
             )
         self.module, self.seed = module, seed
         parts = list(_iter_parts(module.parallel_stages()))

@@ -197,7 +197,7 @@ class ParallelStrategy(DDPStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the weights of all stages, with the names of the whole module.
 
-        A warning says that the checkpoint is saved within an update, whose batches are then lost.
+        Warns if batches of an unfinished update wait: a resumed run does not train them.
         """
         if self._batches and self.is_global_zero:
             text = (

@@ -6,6 +6,8 @@ Reads: headers, and all of an archive once, to compare its checksums. Makes: an 
 from __future__ import annotations
 
 import base64
+import io
+import re
 import struct
 import zipfile
 import zlib
@@ -29,6 +31,10 @@ _HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_USUAL_HEADER = re.compile(
+    rb"\{'descr': '([^'\\]+)', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d+, ?)*\d*)\), \}[ \n]*"
+)
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a member: sizes of its name and extra field
 _MAX_HEADER = 1 << 17  # bytes
 _PIECE_BYTES = 1 << 20
@@ -173,6 +179,9 @@ def _read_member(file: RandomAccessFile, member: zipfile.ZipInfo, content: IO[by
 def _read_header(content: IO[bytes] | FileView) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     """Read a header: return dtype, shape, and whether the array is in Fortran order.
 
+    The usual header is parsed here and not by NumPy, whose ``ast.literal_eval`` can fail with a
+    ``SystemError`` in Python 3.11 if several threads index files.
+
     Raises:
         ValueError: If the header is damaged, or is not one of NumPy.
     """
@@ -182,13 +191,48 @@ def _read_header(content: IO[bytes] | FileView) -> tuple[np.dtype[Any], tuple[in
             f"it has a header of version {version[0]}.{version[1]}, but only 1.0 and 2.0 are read "
             "(3.0 is for named fields that are not Latin-1)"
         )
-    try:
-        shape, is_fortran, dtype = _HEADER_READERS[version](content, max_header_size=_MAX_HEADER)
-    except (SyntaxError, TokenError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError(f"its header cannot be parsed: {error}") from error
-    if not all(size >= 0 for size in shape):
+    size = _read(content, 2 * version[0])
+    text = _read(content, int.from_bytes(size, "little"))
+    if usual := _USUAL_HEADER.fullmatch(text):
+        descr, order, sizes = (part.decode() for part in usual.groups())
+        shape = tuple(int(part) for part in sizes.split(",") if part.strip())
+        dtype, is_fortran = _parse_dtype(descr), order == "True"
+    else:
+        try:
+            shape, is_fortran, dtype = _HEADER_READERS[version](
+                io.BytesIO(size + text), max_header_size=_MAX_HEADER
+            )
+        except (SyntaxError, TokenError, TypeError, MemoryError, RecursionError) as error:
+            raise ValueError(f"its header cannot be parsed: {error}") from error
+    if not all(count >= 0 for count in shape):
         raise ValueError(f"its header declares the shape {shape}, with a negative size")
     return dtype, shape, is_fortran and len(shape) > 1
+
+
+def _read(content: IO[bytes] | FileView, size: int) -> bytes:
+    """Return the next bytes of a header.
+
+    Raises:
+        ValueError: If the file is cut off, or the header is too long.
+    """
+    found = content.read(size) if size <= _MAX_HEADER else b""
+    if found is None or len(found) < size:
+        raise ValueError(
+            f"its header must have {size} bytes, at most {_MAX_HEADER}, but is cut off"
+        )
+    return found
+
+
+def _parse_dtype(descr: str) -> np.dtype[Any]:
+    """Return the dtype of a header.
+
+    Raises:
+        ValueError: If it is not one of NumPy.
+    """
+    try:
+        return np.dtype(descr)
+    except TypeError as error:
+        raise ValueError(f"its header declares the dtype {descr!r}, which NumPy lacks") from error
 
 
 def _count_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:

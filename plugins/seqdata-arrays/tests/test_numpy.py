@@ -89,6 +89,16 @@ def test_every_array_is_the_one_that_numpy_loads(dtype, shape, order, how, name,
         np.testing.assert_array_equal(found, values)
 
 
+@pytest.mark.parametrize("shape", [(40,), (8, 5)])
+def test_a_header_of_another_writer_is_read(shape, tmp_path):
+    """With keys in another order; NumPy itself sorts them."""
+    values = np.arange(40.0).reshape(shape)
+    text = repr({"shape": shape, "fortran_order": False, "descr": "<f8"}).encode() + b"\n"
+    head = b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text
+    (tmp_path / "a.npy").write_bytes(head + values.tobytes())
+    assert open_store(tmp_path / "a.npy", backend=NumPy())[0]["x"].tolist() == values.tolist()
+
+
 def test_arrays_of_numpy_save_and_savez_are_mapped(tmp_path, array):
     """No decoded copy: what a batch reads is in the pages of the file."""
     write(tmp_path / "z", recordings())
@@ -152,10 +162,12 @@ NPY = save(np.arange(40.0))
         (b"", "cannot be read by NumPyFormat"),
         (b"not of numpy at all", "the magic string is not correct"),
         (spoil(NPY, 6, 9), "it has a header of version 9.0, but only 1.0 and 2.0 are read"),
+        (NPY[:100], "its header must have 118 bytes, at most 131072, but is cut off"),
+        (NPY.replace(b"{'descr': '<f8', ", b"{").replace(b"\n", b""), "Cannot parse header"),
         (NPY[:-8], r"its header declares \(40,\) float64, which are 320 bytes, but 312 bytes fol"),
         (NPY + b"x", "are 320 bytes, but 321 bytes follow it"),
         (NPY.replace(b"(40,)", b"(-1,)"), r"its header declares the shape \(-1,\)"),
-        (NPY.replace(b"'<f8'", b"'<q8'"), "descr is not a valid dtype descriptor"),
+        (NPY.replace(b"'<f8'", b"'<q8'"), "its header declares the dtype '<q8', which NumPy lacks"),
         (NPY.replace(b"{'descr'", b"[[descr'"), "its header cannot be parsed: "),
         (save(np.zeros((3, 0))), r"must hold real numb.* holds float64 \[3, 0\]"),
         (save(np.float64(3)), "must hold an array of numbers with a dimension for time"),

@@ -53,12 +53,12 @@ def check_data(
     """Yield findings about an opened dataset."""
     count, shards = len(store), len(store.shards)
     summary = f"{count:,} sequences in {shards:,} shard{'s' if shards != 1 else ''}"
-    yield DoctorFinding(
-        redact_secrets(location), "shards", "ok", f"{summary}, all present and of the recorded size"
-    )
+    is_foreign = detect_backend(location) == "foreign"
+    sizes = "" if is_foreign else " and of the recorded size"
+    yield DoctorFinding(redact_secrets(location), "shards", "ok", f"{summary}, all present{sizes}")
     for axis, lengths in store.lengths_of.items():
         yield check_lengths(location, axis, lengths)
-    if detect_backend(location) == "foreign":
+    if is_foreign:
         yield DoctorFinding(
             redact_secrets(location), "checksums", "note",
             "none: seqdata did not write these files, so damage is not detected",
@@ -98,7 +98,11 @@ def check_lengths(location: str, axis: str, lengths: Any) -> DoctorFinding:
     summary = f"{dtype}, up to {longest:,} timesteps"
     if dtype.kind not in "iu":
         return DoctorFinding(
-            redact_secrets(location), name, "bad", f"{summary}: not integers", "repair the backend"
+            redact_secrets(location),
+            name,
+            "bad",
+            f"{summary}: not integers",
+            "repair the backend, whose lengths must be integers",
         )
     if len(lengths) and not longest:
         return DoctorFinding(
@@ -106,7 +110,7 @@ def check_lengths(location: str, axis: str, lengths: Any) -> DoctorFinding:
             name,
             "bad",
             "all are 0: there is nothing to plan",
-            "look at them",
+            "write sequences that have timesteps",
         )
     empty = int(np.count_nonzero(lengths == 0))
     if empty:
@@ -119,7 +123,7 @@ def check_lengths(location: str, axis: str, lengths: Any) -> DoctorFinding:
 
 
 def _check_sample(location: str, store: Store) -> DoctorFinding:
-    """Read a few sequences from the whole dataset and compare their checksums."""
+    """Read the first timesteps of a few sequences, spread over the dataset."""
     numbers = np.unique(np.linspace(0, len(store) - 1, _SAMPLE_SEQUENCES).astype(np.int64))
     fix = shlex.join(["seqdata", "verify", redact_secrets(location)])
     try:
@@ -131,7 +135,7 @@ def _check_sample(location: str, store: Store) -> DoctorFinding:
                 _read_column(column)
     except (SeqDataError, OSError) as error:
         return DoctorFinding(redact_secrets(location), "data", "bad", str(error), fix)
-    summary = f"{len(numbers)} sequences read; all of them: {fix}"
+    summary = f"the beginnings of {len(numbers)} sequences were read; to read all: {fix}"
     return DoctorFinding(redact_secrets(location), "data", "ok", summary)
 
 

@@ -21,7 +21,6 @@ from seqdata.resolve import is_store
 
 KINDS: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
 _RUN_FILE_MARK = b"\n# /// seqdata-run\n"
-_KEYS = (*KINDS, "predict", "split", "statistics", "stats", "by", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class LeakSources:
 
     Attributes:
         parts: Name -> store: ``train``, ``val``, ``test``, or ``val.english`` of several.
-        statistics: Name of the source -> statistics.
+        statistics: Name of the file or argument -> statistics.
         by: Fields whose values must not be in two parts; empty: fields with usual names of groups.
         time: Field of timestamps; None: a field with a usual name of timestamps.
     """
@@ -45,7 +44,8 @@ def read_sources(path: Path, backend: str | None) -> LeakSources:
     """Read a run file, or another YAML file that names parts.
 
     Raises:
-        ConfigError: If it is neither, or does not name a training part and another one.
+        ConfigError: If it is neither, or does not name a training part and another part or
+            statistics.
         DataError: If data is incomplete.
     """
     plain = _load(path)
@@ -84,6 +84,11 @@ def _read_run(path: Path, backend: str | None) -> LeakSources:
     from seqdata.runs.run_file import RunFile
 
     file, parts = RunFile.read(path), dict[str, Store]()
+    if file.data.get("split"):
+        raise ConfigError(
+            f"{path}: must name its parts as `train`, `val` and `test`, but makes them by `split`. "
+            "Pass a YAML file with `split`, a mapping with `store` and `parts`."
+        )
     reader = file.make_reader(path)
     for kind in KINDS:
         for argument, plain in file.list_locations(kind).items():
@@ -95,7 +100,7 @@ def _read_run(path: Path, backend: str | None) -> LeakSources:
             parts[argument] = found
     statistics = {
         f"{option} of {path.name}": found
-        for option in ("transform", "eval_transform")
+        for option in ("transform", "eval_transform", "statistics")
         for found in _find_statistics(file.data.get(option))
     }
     return LeakSources(parts, statistics)
@@ -117,8 +122,10 @@ def _find_statistics(plain: Any) -> Iterator[Statistics]:
 def _read_parts(path: Path, plain: Mapping[str, Any], backend: str | None) -> LeakSources:
     if not set(KINDS) & plain.keys() and "split" not in plain:
         found = ", ".join(map(str, plain)) or "none"
-        needed = ", ".join(_KEYS)
-        raise ConfigError(f"{path}: must have keys of {needed}, but has {found}.")
+        raise ConfigError(
+            f"{path}: must have at least one of the keys train, val, test and split, but has "
+            f"{found}."
+        )
     parts = _make_split(path, plain["split"], backend) if "split" in plain else {}
     for kind in KINDS:
         value = plain.get(kind)
@@ -156,7 +163,7 @@ def _open(path: Path, location: Any, backend: str | None) -> Store:
 
 
 def _resolve(path: Path, location: str) -> str:
-    """Return a location of the file; relative ones are resolved from the folder of the file."""
+    """Return a location of the file, below the folder of the file if it exists there."""
     if "://" in location:
         return location
     beside = path.parent / location

@@ -124,7 +124,10 @@ class PartContents:
 
     @cached_property
     def contents(self) -> dict[str, tuple[Hashes, NDArray[np.float64]]]:
-        """Name of a content -> hashes, and the approximate bits of each; 0: constant."""
+        """Names of fields -> hashes of their values, and the approximate bits of information.
+
+        Both have an entry for each sequence; constant values and short strings have 0 bits.
+        """
         store, found = self.store, {}
         for axis in dict.fromkeys(field.axis for field in store.fields.values() if field.axis):
             names = [name for name, field in store.fields.items() if field.axis == axis]
@@ -413,7 +416,7 @@ def _check_groups(
                 name,
                 f"{len(overlapping):,} values of {by!r} are in both: "
                 f"{_show(values, len(overlapping))}",
-                f"split with by={by!r}" if time is None else "leave a gap between the parts",
+                f"split with by={by!r}" if time is None else "split with `split(..., along=...)`",
             ))  # fmt: skip
     if time is not None and not leaks and first.ids is not None and second.ids is not None:
         overlapping = _find_overlapping(first, second, (first.ids, second.ids), time)

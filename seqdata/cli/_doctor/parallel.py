@@ -101,7 +101,7 @@ def _make_module(value: Any, name: str, call: str | None) -> nn.Module:
             must_be(
                 _WHERE, "a call that succeeds",
                 f"{name}{call or '()'}, which raises {type(error).__name__}: {error}",
-                f"Write them as in --model '{_EXAMPLE}', or name a function without any",
+                f"Write its arguments as in --model '{_EXAMPLE}', or name a function without any",
             )
         ) from error  # fmt: skip
     if not isinstance(module, nn.Module):
@@ -269,7 +269,7 @@ class ParallelReport:
         memory = "" if self.memory is None else f", {format_bytes(self.memory)} free for each"
         yield f"this machine: {found_devices}{memory}; figures for {self.devices}"
         if self.accelerator == "cpu":
-            yield "  on CPUs a device is a process with one thread: compare with that"
+            yield "  on CPUs a device is a process with one thread; speedups are over one of them"
 
     def _iter_table(self) -> Iterator[Text]:
         titles = ["split", "devices", "speedup", "idle", "memory", "sent an update"]
@@ -390,11 +390,13 @@ def _find_shape(query: ParallelQuery) -> UpdateShape:
                 "Pass the store, or `max_length`",
             )
         )  # fmt: skip
+    names = [name for name in ("lanes", "chunk", "batch_size") if getattr(query, name)]
+    found = f"given by {' and '.join(f'`{name}`' for name in names)}" if names else "not given"
     raise ConfigError(
         must_be(
             "doctor: the shape of batches",
-            "given by either `lanes` and `chunk`, or `batch_size`",
-            "given by neither or both",
+            "given by either `lanes` and `chunk`, or `batch_size` alone",
+            found,
             "Pass e.g. --lanes 64 --chunk 128",
         )
     )

@@ -1,8 +1,8 @@
 """Speedup of splitting data, layers or time over devices, by formula and from counts.
 
 Stages that take c_1 .. c_S for an item need sum(c) + (N - 1) max(c) for N items; with equal stages
-the speedup is N S / (N + S - 1). Bytes are those that the process that sends most sends in one
-update; a sum over W processes counts 2 (W - 1) / W of its size, as a ring of sends takes.
+the speedup is N S / (N + S - 1). Sent bytes are those of one update, of the process that sends
+most; a sum over W processes counts 2 (W - 1) / W of its size, as a ring of sends takes.
 """
 
 from __future__ import annotations

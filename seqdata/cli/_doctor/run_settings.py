@@ -68,7 +68,7 @@ def _check_versions(file: RunFile) -> Iterator[FindingRow]:
 
 
 def _check_code(file: RunFile) -> Iterator[FindingRow]:
-    """Check that the run's modules can be found, without importing any."""
+    """Report arguments that were not saved, and modules that cannot be found; import none."""
     for reason in file.missing:
         yield (
             "replay", "note", f"not from the file: {reason}",
@@ -208,7 +208,10 @@ def _check_ranks(file: RunFile, train: Store | None) -> Iterator[FindingRow]:
 
 
 def _count_batches(data: Mapping[str, Any], train: Store) -> tuple[int, int] | None:
-    """Return the batches and lanes of an epoch; None if that needs code of others."""
+    """Return the batches and lanes of an epoch; with a transform or shift only lanes are known.
+
+    None if they are unknown, or the policy needs code of others.
+    """
     policy = data.get("batching")
     if not isinstance(policy, Mapping):
         return None
@@ -284,8 +287,8 @@ def _check_errors(file: RunFile, folder: Path) -> Iterator[FindingRow]:
     if files:
         latest, count = files[-1], sum(map(len, lists.values()))
         yield (
-            "on_error", "warn", f"{count} sequences were dropped, the last one: "
+            "on_error", "warn", f"{count} sequences could not be used, the last one: "
             f"{json.dumps(lists[latest][-1]):.300}", f"look at {latest}, repair the data",
         )  # fmt: skip
     elif file.data.get("on_error", "raise") != "raise":
-        yield "on_error", "ok", f"{file.data['on_error']!r}, and nothing was dropped", ""
+        yield "on_error", "ok", f"{file.data['on_error']!r}, and no errors are listed", ""

@@ -57,7 +57,7 @@ def check_import_name() -> DoctorFinding:
 
 
 def check_lightning(version: str | None) -> DoctorFinding:
-    """Return a finding about Lightning, which is imported, since the import may fail."""
+    """Return a finding about Lightning; it is imported unless its version is malicious."""
     if version is None:
         return DoctorFinding(_SECTION, "lightning", "bad", "not installed", "pip install lightning")
     if version in _MALICIOUS:  # it is not imported

@@ -29,7 +29,8 @@ def write_plugin(name: str, kind: str, folder: Path | None) -> list[Path]:
         folder: Folder of the package; None: ``seqdata-NAME`` in the current one.
 
     Raises:
-        ConfigError: If the name is invalid or taken, or a file is there already.
+        ConfigError: If the name is invalid or taken, a file is there already, or the folder cannot
+            be a folder.
     """
     names = make_names(name, kind)
     root = Path(names["distribution"]) if folder is None else folder
@@ -47,7 +48,9 @@ def write_plugin(name: str, kind: str, folder: Path | None) -> list[Path]:
                 file.write(text.encode())
     except (NotADirectoryError, FileExistsError) as error:
         raise ConfigError(
-            must_be(f"plugins new: {str(root)!r}", "a folder", "below or at a file", "Choose one")
+            must_be(
+                f"plugins new: {str(root)!r}", "a folder", "a file, or below one", "Choose another"
+            )
         ) from error
     return list(texts)
 

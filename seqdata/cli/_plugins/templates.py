@@ -71,11 +71,11 @@ class KindTemplate:
 
     Attributes:
         about: Description of the package.
-        cls: Name of its class, with ``$$camel`` for the name of the plugin.
+        cls: Name of its class, with ``${camel}`` for the name of the plugin.
         points: Its entry points.
         use: How it is used, for the README.
         module: Its module.
-        tests: The tests of it.
+        tests: Tests of the module.
     """
 
     about: str

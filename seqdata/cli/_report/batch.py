@@ -62,8 +62,8 @@ def save_batch(batch: StepBatch, store: Store, path: Path) -> None:
     The batches of zipped parts are entries by name.
 
     Raises:
-        ConfigError: If the file has another suffix, or a field is not a tensor, string or list of
-            them.
+        ConfigError: If the file has another suffix, or a field has a value other than tensors,
+            strings, bytes, numbers, and lists and dicts of them.
         OSError: If it cannot be written.
     """
     plain: dict[str, Any] = (

@@ -58,7 +58,7 @@ backend_option = click.option(
     "--backend",
     metavar="NAME",
     shell_complete=complete_name("backend"),
-    help="Backend that opens it, also with options: NAME:option=value,... "
+    help="Backend that opens the data, also with options: NAME:option=value,... "
     "[default: found from the location].",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -70,8 +70,8 @@ stores_argument = click.argument(
 def write_any_encoding() -> None:
     """Make the streams of the process print every string, whatever their encoding.
 
-    Signs that an encoding lacks become ASCII: ``-`` for a dot between figures, ``#`` for a bar, and
-    Python's escape for a letter of an id.
+    Characters that an encoding lacks become ASCII: ``-`` for a dot between figures, ``#`` for a
+    bar, ``...`` for an ellipsis, and Python's escape for any other.
     """
     codecs.register_error("seqdata-ascii", _encode_as_ascii)
     for stream in (sys.stdout, sys.stderr):
@@ -183,7 +183,8 @@ def _to_strict_json(value: Any) -> Any:
 def report_errors(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """Wrap a command: print errors without a traceback, end with their exit status, note warnings.
 
-    The status is 2 if an option or argument is invalid, else 1.
+    Errors of seqdata and of the system are printed; the status is 2 for a ``ConfigError``, else 1.
+    Other exceptions pass.
     """
 
     @functools.wraps(command)

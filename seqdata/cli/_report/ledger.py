@@ -67,7 +67,7 @@ def iter_ledger(
         tail: Treatment of an uneven last step.
 
     Raises:
-        PlanError: If ``tail`` leaves out everything on one of the worlds.
+        PlanError: If ``tail`` leaves out everything on one of the numbers of ranks.
     """
     plan = next(iter(plans.values()))
     report = plan.report

@@ -58,7 +58,7 @@ def make_zip(
     Args:
         locations: Locations of the stores.
         sizes: Batch size of each store.
-        lead: Name of the store that determines the epochs; None: the longest.
+        lead: Name or location of the store that determines the epochs; None: the longest.
         make_policy: Function of a batch size that returns the policy of a store.
 
     Raises:

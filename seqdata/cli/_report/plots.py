@@ -42,7 +42,9 @@ def draw_plan(
         seed: Seed of the other plans.
 
     Raises:
-        ConfigError: If matplotlib is not installed, or stores are zipped.
+        ConfigError: If matplotlib is not installed, stores are zipped, or the path has another
+            suffix.
+        OSError: If the file cannot be written.
     """
     if isinstance(rule, Zip):
         raise ConfigError(

@@ -67,7 +67,7 @@ class SeenBatch:
 
 
 def digest_batch(batch: Any) -> tuple[int, ...]:
-    """Return digests of all tensors of a batch of any kind; none for padding rows."""
+    """Return digests of all tensors of a batch; empty if it has only padding rows."""
     tensors: list[Tensor] = []
     if isinstance(batch, Mapping):
         return tuple(digest for part in batch.values() for digest in digest_batch(part))
@@ -155,10 +155,10 @@ class RankConsistency(Callback):
         self._has_compared_batches = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raise if the strategy shards parameters.
+        """Raise in a fit if the strategy shards parameters.
 
         Raises:
-            ConfigError: If the strategy is DeepSpeed, FSDP or model parallel.
+            ConfigError: If the strategy of a fit is DeepSpeed, FSDP or model parallel.
         """
         del pl_module
         if stage == "fit" and isinstance(trainer.strategy, _SHARDED_STRATEGIES):
@@ -242,7 +242,7 @@ class RankConsistency(Callback):
 
 
 def _iterate_tensors(module: LightningModule) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and tensors of initialised parameters, then of buffers."""
+    """Yield the names and tensors to compare: initialised parameters, then buffers."""
     rank_own_names = {
         f"{name}.{running}" if name else running
         for name, submodule in module.named_modules()

@@ -7,8 +7,14 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from seqdata.lightning import adapter
+from seqdata.lightning.callbacks._support.batch_info import get_train_loader
 from seqdata.lightning.callbacks._support.step_stats import StepStats, StepTimer
 from seqdata.lightning.ranks.collect import GatherGroup
+
+_WAIT_METRICS = frozenset({"wait_share", "wait_seconds"})
+_BATCH_METRICS = frozenset(
+    {"tokens_per_second", "padding_share", "real_timesteps", "padded_timesteps"}
+)
 
 
 class DataMonitor(Callback):
@@ -28,8 +34,8 @@ class DataMonitor(Callback):
     ``data/rank_0/tokens_per_second``, ``…/wait_share`` and ``…/padding_share`` for every rank.
 
     The callback ignores validation. If batches are tuples or dicts, it computes the metrics from
-    the plan. If the loader does not belong to a ``SequenceDataModule``, the callback warns once and
-    logs only the metrics that it can compute from the batches.
+    the plan. If the loader does not belong to a ``SequenceDataModule``, the callback warns once,
+    and leaves out the waiting for data and, if batches are not ``SequenceBatch``, their timesteps.
 
     Attributes:
         ranks: Statistics of each rank in the latest complete epoch; empty before its end.
@@ -43,6 +49,7 @@ class DataMonitor(Callback):
         self._timer = StepTimer("DataMonitor")
         self._gather_group = GatherGroup()
         self._recent_stats = self._epoch_stats = StepStats()
+        self._unknown: frozenset[str] = frozenset()  # metrics without a source
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the timer."""
@@ -70,16 +77,22 @@ class DataMonitor(Callback):
     ) -> None:
         """Add a step to the statistics, and log them if the Trainer logs."""
         del outputs, batch_idx
-        step_stats = self._timer.step(trainer, self._timer.get_batch_info(trainer, batch))
+        info = self._timer.get_batch_info(trainer, batch)
+        step_stats = self._timer.step(trainer, info)
+        self._unknown = _WAIT_METRICS if get_train_loader(trainer) is None else frozenset()
+        self._unknown |= _BATCH_METRICS if info is None else frozenset()
         self._recent_stats, self._epoch_stats = (
             self._recent_stats + step_stats,
             self._epoch_stats + step_stats,
         )
         if adapter.is_logging_step(trainer):
             recent_stats, self._recent_stats = self._recent_stats, StepStats()
-            pl_module.log_dict(
-                _make_metrics(recent_stats), on_step=True, on_epoch=False, batch_size=1
-            )
+            metrics = {
+                f"data/{name}": value
+                for name, value in _make_metrics(recent_stats).items()
+                if name not in self._unknown
+            }
+            pl_module.log_dict(metrics, on_step=True, on_epoch=False, batch_size=1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the metrics of the epoch for every rank."""
@@ -91,6 +104,7 @@ class DataMonitor(Callback):
                     f"data/rank_{rank}/{name}": value
                     for rank, stats in enumerate(self.ranks)
                     for name, value in _make_rates(stats).items()
+                    if name not in self._unknown
                 },
                 batch_size=1,
                 rank_zero_only=True,
@@ -123,10 +137,9 @@ def _make_rates(stats: StepStats) -> dict[str, float]:
 
 def _make_metrics(stats: StepStats) -> dict[str, float]:
     steps = stats.steps
-    values = {
+    return {
         **_make_rates(stats),
         "wait_seconds": stats.waited / steps,
         "real_timesteps": stats.real / steps,
         "padded_timesteps": stats.padded / steps,
     }
-    return {f"data/{name}": value for name, value in values.items()}

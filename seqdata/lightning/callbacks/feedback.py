@@ -20,9 +20,9 @@ class Feedback(Callback):
     """Callback that changes the weights of a policy periodically, by scores of training steps.
 
     With ``batching=Weighted(...)``, the weight of a sequence is its latest mean score, but at least
-    a tenth of the mean score of all sequences. With a ``Mix``, the weight of a part is multiplied
-    by its latest mean score, with the same minimum. A sequence or part without a score has the mean
-    score.
+    a tenth of the mean score of all sequences. With a ``Mix``, the weight of a part is its weight
+    in the ``Mix``, multiplied by its latest mean score, with the same minimum. A sequence or part
+    without a score has the mean score.
 
     Weights change at the beginning of a segment, that is, after ``every`` updates and at the
     beginning of each epoch. A checkpoint contains the weights and the scores since the last change,
@@ -39,10 +39,12 @@ class Feedback(Callback):
             described above.
 
     Raises:
-        ConfigError: If an argument is invalid, if ``batching`` is neither ``Weighted`` nor a
-            ``Mix``, or if the callback is added to the Trainer too late. In training, if a batch
-            has no ids, if a step returns no such score, if a score is not finite, or, without
-            ``weigh``, if a mean score is negative.
+        ConfigError: If an argument is invalid. In a fit, if the Trainer has no SequenceDataModule,
+            if it has ``overfit_batches``, if ``batching`` is neither ``Weighted`` nor a ``Mix``, or
+            if the callback is added too late. In training, if a batch has no ids, if a step returns
+            no such score, if a score is not finite or exceeds 2**20, or, without ``weigh``, if a
+            mean score is negative.
+        RanksDifferError: In training, if ``weigh`` does not return the same weights on every rank.
 
     Examples:
         >>> feedback = Feedback(score="loss", every=1_000)
@@ -53,7 +55,11 @@ class Feedback(Callback):
     ) -> None:
         if not isinstance(score, str) or not score:
             raise ConfigError(
-                must_be("Feedback: `score`", "a key of the step's output", repr(score))
+                must_be(
+                    "Feedback: `score`",
+                    "a non-empty string, a key of the step's output",
+                    repr(score),
+                )
             )
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ConfigError(must_be("Feedback: `every`", "an integer of at least 1", repr(every)))
@@ -74,7 +80,7 @@ class Feedback(Callback):
             raise ConfigError(
                 must_be(
                     "Feedback: `datamodule`", "a SequenceDataModule, whose batches are weighted",
-                    f"a {type(datamodule).__name__}",
+                    "None" if datamodule is None else f"a {type(datamodule).__name__}",
                     "Pass one, or set the weights of a Loader with `set_weights`",
                 )
             )  # fmt: skip
@@ -94,8 +100,8 @@ class Feedback(Callback):
         """Collect the scores of a step.
 
         Raises:
-            ConfigError: If the batch has no ids, the step returns no such score, or a score is not
-                finite.
+            ConfigError: If the batch has no ids, or the step returns no such score, or one of
+                another shape.
         """
         del trainer, pl_module, batch_idx
         self._get_run().add(outputs, batch)

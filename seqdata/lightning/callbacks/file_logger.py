@@ -39,8 +39,8 @@ class RankFileLogger(Callback):
     - Steps have ``epoch``, ``batch`` (index in the plan), ``step``, ``update``, and the timesteps
       ``tokens`` (scored) and ``padded`` (including padding). ``values`` are the numbers that
       ``training_step`` returns; reading them waits for the device.
-    - Exceptions have the position of the run, ``error``, ``message``, ``details``, ``notes`` and
-      ``traceback``.
+    - Exceptions have the position of the latest training step, ``stage``, ``error``, ``message``,
+      ``details``, ``notes`` and ``traceback``.
 
     If the file cannot be written, training continues. The callback warns once, and again at the end
     with the number of missing lines.

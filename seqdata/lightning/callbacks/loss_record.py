@@ -47,8 +47,8 @@ class LossRecord(Callback):
         path: Path of the file of this rank; None before the first write.
 
     Raises:
-        ConfigError: If an argument is invalid. In training, if there is no folder, or if
-            ``training_step`` returns no such score.
+        ConfigError: If an argument is invalid. In training, if there is no folder, if a batch has
+            no ids, or if ``training_step`` returns no such score.
 
     Examples:
         >>> record = LossRecord(score="losses")
@@ -113,7 +113,7 @@ class LossRecord(Callback):
         """Collect the scores of a batch, and write them every ``every`` batches.
 
         Raises:
-            ConfigError: If the step returns no such score.
+            ConfigError: If the batch has no ids, or the step returns no such score.
         """
         del pl_module, batch_idx
         if self._header is None:
@@ -153,8 +153,8 @@ class LossRecord(Callback):
         missing, self._missing = self._missing, 0
         if missing:
             warn(
-                f"LossRecord: {missing} batches are missing in {self._used_folder}, which could "
-                "not be written",
+                f"LossRecord: {missing} batches could not be written to {self._used_folder}, and "
+                "are missing there",
             )
 
     def _write(self) -> None:

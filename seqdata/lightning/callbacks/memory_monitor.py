@@ -55,8 +55,8 @@ class RankMemoryMonitor(Callback):
     rank, and warns once if a rank exceeds ``skew``. Peak memory is the maximum since the start, of
     tensors on a CUDA device, or of the whole process on other devices.
 
-    If memory runs out, the callback adds a note to the exception: epoch, index, shape and ids of
-    the batch, the command that replays it, and the budget that would have fit.
+    If memory runs out, the callback adds a note to the exception: epoch, index, shape and first ids
+    of the batch, the command that replays it, and advice, such as a budget that would have fit.
 
     Args:
         every_n_steps: Number of steps between exchanges.
@@ -229,22 +229,24 @@ def describe_batch(info: BatchInfo, rank: int) -> str:
 
 
 def make_advice(info: BatchInfo, largest: int) -> str:
-    """Return a message about the size that would have fit.
+    """Return advice about a batch that did not fit, such as a budget that would have.
 
     Args:
         info: Information about the batch that did not fit.
         largest: Number of timesteps, including padding, of the largest batch that fit; 0: none.
     """
     if info.parts:
-        passed = f"had at most {largest} timesteps" if largest else "were none"
+        passed = "no step has passed before"
+        if largest:
+            passed = f"steps that passed before had at most {largest} timesteps"
         return (
-            f"This step had {info.padded} timesteps after padding over all parts; steps that "
-            f"passed before {passed}. Lower the sizes of its parts' batches"
+            f"This step had {info.padded} timesteps after padding over all parts; {passed}. Lower "
+            "the sizes of its parts' batches"
         )
     if not largest:
         return (
-            f"No batch has passed: a budget below {info.padded} timesteps after padding "
-            f"(TokenBudget), or a smaller model"
+            f"No batch has passed. Use a budget below {info.padded} timesteps after padding "
+            "(TokenBudget), or a smaller model"
         )
     if largest < info.padded:
         return (
@@ -252,9 +254,10 @@ def make_advice(info: BatchInfo, largest: int) -> str:
             f"would have fit: TokenBudget({largest})"
         )
     return (
-        f"A batch of {largest} timesteps after padding has passed before, so it is not this "
-        "batch's size: look for outputs that are kept from step to step, for other processes on "
-        "the device, or for fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+        f"A batch of {largest} timesteps after padding has passed before, so the size of this "
+        "batch is not the cause: look for outputs that are kept from step to step, for other "
+        "processes on the device, or for fragmentation "
+        "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
     )
 
 

@@ -22,7 +22,7 @@ class Preemption(Callback):
 
     Every rank raises ``PreemptedError`` before that batch. ``ModelCheckpoint`` with
     ``save_on_exception=True`` then saves the run, which can continue exactly from there. After the
-    fit, the callback restores the previous signal handlers.
+    fit, the Trainer restores the previous signal handlers.
 
     Args:
         signals: Names of signals, including, on SLURM, the signal of ``--signal``, such as
@@ -50,7 +50,7 @@ class Preemption(Callback):
         self._datamodule: SequenceDataModule | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check that there is a SequenceDataModule, and that this thread receives signals.
+        """Check, in a fit, that there is a SequenceDataModule, and that this thread gets signals.
 
         Raises:
             ConfigError: If there is none, or if this is not the main thread.
@@ -64,8 +64,8 @@ class Preemption(Callback):
                 must_be(
                     "preemption: `datamodule`",
                     "a SequenceDataModule, whose loaders stop all ranks",
-                    f"a {type(datamodule).__name__}",
-                    "Pass one, or leave it out",
+                    "None" if datamodule is None else f"a {type(datamodule).__name__}",
+                    "Pass one, or leave the callback out",
                 )
             )
         if threading.current_thread() is not threading.main_thread():

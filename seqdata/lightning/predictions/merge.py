@@ -56,7 +56,7 @@ def write_predictions(rows: MergedRows, target: PredictionTarget) -> None:
     Raises:
         IncompleteEpochError: If rows are missing.
         PlanError: If a sequence was predicted twice, has a gap, or was dropped by the policy.
-        ConfigError: If the folder is not empty.
+        ConfigError: If the folder is not empty, or a prediction does not fit into CSV.
     """
     offsets = _find_sequence_offsets(rows, target)
     _check_complete(rows, offsets, target)
@@ -104,7 +104,7 @@ def check_csv_fields(path: Path, fields: Mapping[str, PredictionField]) -> None:
     """Raise if predictions are not one number per row: cells of CSV cannot hold lists.
 
     Raises:
-        ConfigError: If a field has more; it names the first.
+        ConfigError: If a field has more; the message names the first.
     """
     for name, field in fields.items():
         if field.per == "timestep" or field.shape:
@@ -154,8 +154,9 @@ def _check_complete(
     num_rows = len(merged.spans)
     if num_rows < target.rows and not target.is_partial:
         raise IncompleteEpochError(
-            f"PredictionWriter: {num_rows} rows were predicted, but {target.rows} are planned. "
-            "Leave out `limit_predict_batches`, or pass `partial=True`."
+            f"PredictionWriter: all {target.rows} planned rows must be predicted, but {num_rows} "
+            "were; rows that `on_error='mask'` masks are not. Repair the data that could not be "
+            "read, or pass `partial=True`."
         )
     numbers, starts, stops = merged.spans.T
     is_same_sequence = numbers[1:] == numbers[:-1]

@@ -182,18 +182,20 @@ def check_same_fields(
         location: Location for messages, such as ``in batch 3``.
 
     Raises:
-        ConfigError: If a prediction differs; it names the first.
+        ConfigError: If a prediction differs; the message names the first.
     """
     if list(earlier) != list(current):
         raise ConfigError(
-            f"PredictionWriter: the predictions are {', '.join(current)} {location}, but "
-            f"{', '.join(earlier)} elsewhere. Name them with `fields`"
+            "PredictionWriter: predictions must have the same names everywhere, but are "
+            f"{', '.join(current)} {location}, and {', '.join(earlier)} elsewhere. Name them with "
+            "`fields`"
         )
     for name, field in current.items():
         if field != earlier[name]:
             raise ConfigError(
-                f"PredictionWriter: prediction {name!r} is {field} {location}, but "
-                f"{earlier[name]} elsewhere. If this was inferred incorrectly, pass `per`"
+                f"PredictionWriter: prediction {name!r} must have one dtype, shape and `per`, "
+                f"but is {field} {location}, and {earlier[name]} elsewhere. If this was inferred "
+                "incorrectly, pass `per`"
             )
 
 
@@ -246,9 +248,9 @@ def _check_name(name: Any) -> None:
 def _to_rows(name: str, output: Any, is_real: Tensor) -> Tensor:
     """Return an output on the CPU, without padding rows, in a dtype of NumPy."""
     if not isinstance(output, Tensor) or output.is_nested or not output.dim():
-        kind = (
-            "number" if isinstance(output, Tensor) and not output.dim() else type(output).__name__
-        )
+        kind = type(output).__name__
+        if isinstance(output, Tensor):
+            kind = "nested tensor" if output.is_nested else "number"
         raise ConfigError(
             must_be(
                 f"PredictionWriter: prediction {name!r}",

@@ -168,13 +168,16 @@ def merge_spills(folder: Path, manifests: list[SpillManifest]) -> MergedRows:
         manifests: The manifest of each rank.
 
     Raises:
-        ConfigError: If a rank's files cannot be seen here, or predictions of ranks differ in form.
+        ConfigError: If no row was predicted, a rank's files cannot be seen here, or predictions of
+            ranks differ in form.
         CorruptShardError: If a file differs from what was written.
     """
     nonempty = [manifest for manifest in manifests if manifest.fields]
     if not nonempty:
         raise ConfigError(
-            "PredictionWriter: no row was predicted. Check `weight` and `limit_predict_batches`."
+            "PredictionWriter: at least one row must be predicted, but every row had weight 0, as "
+            "padding rows have, and rows that `on_error='mask'` masks. Check that the data can be "
+            "read"
         )
     for manifest in nonempty:
         check_same_fields(nonempty[0].fields, manifest.fields, f"on rank {manifest.rank}")

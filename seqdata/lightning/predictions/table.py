@@ -60,8 +60,9 @@ class TableOptions:
 
 
 def predict_table(
-    trainer: Any, model: Any, data: Any, sources: DataSources, ckpt_path: Any = None
-) -> pa.Table:
+    trainer: Any, model: Any, data: Any, sources: DataSources, ckpt_path: Any = None,
+    per: Any = None,
+) -> pa.Table:  # fmt: skip
     """Predict, and return the table of predictions; on every rank the same.
 
     Args:
@@ -70,6 +71,7 @@ def predict_table(
         data: The DataModule.
         sources: Its stores.
         ckpt_path: Checkpoint, as in ``trainer.predict``.
+        per: Unit of a prediction, as in ``PredictionWriter``; None: windows, or as it infers.
 
     Raises:
         ConfigError: If there is no data to predict, or several datasets.
@@ -77,7 +79,7 @@ def predict_table(
     policy = sources.find_policy("predict")
     cuts = isinstance(policy, Windows)
     folder = Path(tempfile.mkdtemp(prefix="seqdata-predict-"))
-    writer = PredictionWriter(folder / "predictions", per="span" if cuts else None)
+    writer = PredictionWriter(folder / "predictions", per="span" if cuts and per is None else per)
     trainer.callbacks.append(writer)
     try:
         trainer.predict(model, datamodule=data, return_predictions=False, ckpt_path=ckpt_path)
@@ -121,8 +123,8 @@ def make_table(predictions: Store, source: Store, options: TableOptions) -> pa.T
     Columns: the id; the dates of the predicted timesteps, under the name of their field, if there
     is one; ``position``, the index of the sequence in the base of views and splits; ``timestep``,
     the index of the timestep in that sequence; ``step``, from 1, with a horizon; and the
-    predictions, with ``_pred`` after the name of a field of the data. If all predictions are per
-    sequence, a row is a sequence, without dates and timesteps.
+    predictions, with ``_pred`` after the name of a field of the data. If no prediction is per
+    timestep, and there is no horizon, a row is a sequence or span, without dates and timesteps.
 
     Args:
         predictions: The store that was written, in its order.
@@ -146,7 +148,7 @@ def _find_time(source: Store, options: TableOptions) -> str | None:
     """Return the field of dates along the axis of the plan.
 
     Raises:
-        ConfigError: If ``time`` is not one.
+        ConfigError: If ``time`` is not such a field.
     """
     found = [name for name, field in source.fields.items() if _is_time(field, options.axis)]
     if options.time is None:
@@ -303,7 +305,7 @@ def _add_column(table: dict[str, Any], name: str, values: Any) -> None:
     """Add a column: numbers, or lists of a fixed size.
 
     Raises:
-        ConfigError: If there is one of this name.
+        ConfigError: If the table has a column of this name.
     """
     import pyarrow as pa
 

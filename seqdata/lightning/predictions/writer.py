@@ -82,9 +82,10 @@ class PredictionWriter(Callback):
 
     Raises:
         ConfigError: If an argument is invalid. In prediction, if outputs cannot be written, or if
-            some sequences would not be predicted.
+            some batches would not be predicted.
+        PlanError: If the policy drops sequences, or sequences are missing or were predicted twice.
         IncompleteEpochError: If rows are missing at the end.
-        PlanError: If sequences are missing or were predicted twice.
+        CorruptShardError: If the file of a rank changed before it was merged.
 
     Examples:
         >>> writer = PredictionWriter("out/", field="logits")
@@ -123,8 +124,9 @@ class PredictionWriter(Callback):
         """Check the location, and create the folder for the files of all ranks.
 
         Raises:
-            ConfigError: If the location cannot be written, or some sequences would not be
-                predicted; every rank raises it.
+            ConfigError: If the location cannot be written, or some batches would not be predicted;
+                every rank raises it.
+            PlanError: If the policy drops sequences; every rank raises it.
         """
         del pl_module
         self._session = _PredictionSession(
@@ -158,7 +160,9 @@ class PredictionWriter(Callback):
         Raises:
             IncompleteEpochError: If rows are missing.
             PlanError: If sequences are missing or were predicted twice.
-            ConfigError: If the location cannot be written.
+            CorruptShardError: If the file of a rank changed before it was merged.
+            ConfigError: If the location cannot be written, no row was predicted, or predictions of
+                ranks differ in form.
         """
         del trainer, pl_module
         if self._session is not None:

@@ -46,8 +46,8 @@ def check_consistent(
         timeout: Longest wait for the other ranks.
 
     Raises:
-        SeqDataError: The first rank's error, with its rank.
-        PlanError: If values differ; it names each and the ranks' values.
+        SeqDataError: If a rank has an error: that of the first such rank, with its rank.
+        PlanError: If values differ; the message names each, with its values by rank.
     """
     gathered = all_gather(world, (dict(values), dict(advisory or {}), error), timeout=timeout)
     for rank, (_, _, failure) in enumerate(gathered):

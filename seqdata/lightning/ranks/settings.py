@@ -107,7 +107,8 @@ def describe_settings(trainer: Trainer) -> Description:
     """Describe the settings that must be equal on all ranks of a Trainer, and those that should be.
 
     Callbacks of this package and of Lightning may wait for other ranks, so they must be on all
-    ranks, with equal arguments; others should be, unless they have ``is_rank_local = True``.
+    ranks, with equal arguments, except those that only report, such as progress bars. Other
+    callbacks should be on all ranks, unless they have ``is_rank_local = True``.
     """
     module: Any = trainer.lightning_module
     description = Description(

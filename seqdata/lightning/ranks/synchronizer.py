@@ -120,13 +120,13 @@ class RankSynchronizer:
         Raises:
             SeqDataError: The error of the rank that failed, with its rank, on every rank.
             PreemptedError: If a rank was requested to stop.
-            IncompleteEpochError: If some ranks have ended, but not all.
-            PeerFailedError: If a rank has ended.
+            IncompleteEpochError: If some ranks have no item left, but not all.
+            PeerFailedError: If the process of a rank has ended or does not respond.
         """
         return _SynchronizedIterator(self, source, counter, is_last)
 
     def await_ranks(self, pending: PendingItem[Item]) -> bool:
-        """Wait for the ranks; return True if all have an item, and False if all have ended.
+        """Wait for the ranks; return True if all have an item, False if none has.
 
         Raises:
             SeqDataError: As ``iterate`` does.
@@ -147,7 +147,7 @@ class RankSynchronizer:
             value: Any picklable object.
 
         Raises:
-            PeerFailedError: If a rank has ended.
+            PeerFailedError: If the process of a rank has ended or does not respond.
         """
         return gather(self.group, value, functools.partial(self._wait, is_leaving=True))
 

@@ -122,7 +122,8 @@ class RankTimeouts:
 
     Attributes:
         heartbeat: Time between two exchanges, within which a killed rank is noticed.
-        unresponsive: Time without a response of a rank, which is stopped or holds the GIL.
+        unresponsive: Longest wait for a rank that does not respond, because it is stopped or a
+            library holds the GIL.
         exit_grace: Time for the training thread to end by itself after a rank has failed, and for
             all other ranks to fail as well.
         leave_grace: Time for the training thread to follow a rank that left because of an

@@ -1,5 +1,7 @@
 """Files that name parts and statistics: of a run, of LightningCLI, by path or by a split."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
@@ -7,6 +9,9 @@ import yaml
 from seqdata import MeanStd, fit, open_store, write_store
 from seqdata.cli._doctor.leak_sources import read_sources
 from seqdata.errors import ConfigError
+from seqdata.lightning.datamodule import SequenceDataModule
+from seqdata.policies.fixed import Fixed
+from tests.lightning.harness import fit as run_fit
 
 
 @pytest.fixture
@@ -66,8 +71,8 @@ def test_statistics_are_compared_with_one_part(folder, key):
     [
         ({"train": "a"}, "must name `train` and one of .*, but names train"),
         ({"val": "a", "test": "b"}, "must name `train` and one of .*, but names val, test"),
-        ({"x": 1, 2: 3}, "must have keys of train, val, test, .*, but has x, 2"),
-        ("{}", "must have keys of train, .*, but has none"),
+        ({"x": 1, 2: 3}, "one of the keys train, val, test and split, but has x, 2"),
+        ("{}", "one of the keys train, val, test and split, but has none"),
         ("[1, 2]", r"must be a mapping with `train` and `val`, but is \[1, 2\]"),
         ("a: [", "must be a YAML file that can be read, but is not"),
         ("[" * 500, "must be a YAML file that can be read, but is not"),
@@ -81,3 +86,28 @@ def test_other_files_are_refused(folder, content, text):
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"gone\.yaml: must be a YAML file that can be read"):
         read_sources(tmp_path / "gone.yaml", None)
+
+
+def train_run(folder, monkeypatch, **options):
+    write_store(folder / "all", [{"x": np.full((3, 1), float(i))} for i in range(20)])
+    data = SequenceDataModule(batching=Fixed(4), **options)
+    monkeypatch.chdir(folder)
+    run_fit(data, max_epochs=1)
+    return Path("seqdata-run.yaml")
+
+
+def test_the_statistics_of_a_run_are_found(tmp_path, monkeypatch):
+    rows = [{"x": np.full((3, 1), float(i))} for i in (0, 1)]
+    source = write_store(tmp_path / "source", rows)
+    stats = fit(source, {"x": MeanStd()})
+    parts = {"train": source.where([True, False]), "val": source.where([False, True])}
+    path = train_run(tmp_path, monkeypatch, **parts, statistics=stats)
+    assert read_sources(path, None).statistics == {"statistics of seqdata-run.yaml": stats}
+
+
+def test_a_run_with_a_split_is_refused(tmp_path, monkeypatch):
+    path = train_run(
+        tmp_path, monkeypatch, train=str(tmp_path / "all"), split={"train": 0.5, "val": 0.5}
+    )
+    with pytest.raises(ConfigError, match=r"but makes them by `split`. Pass a YAML file with"):
+        read_sources(path, None)

@@ -206,7 +206,7 @@ def test_a_finding_names_what_is_shared(tmp_path):
         ("[1]", "must be a mapping with `train` and `val`, but is [1]"),
         (
             "{a: b}",
-            "must have keys of train, val, test, predict, split, statistics, stats, by",
+            "must have at least one of the keys train, val, test and split, but has",
         ),
         ("{train: store}", "must name `train` and one of `val`, `test` and `statistics`, but"),
         ("{split: 7}", "`split` must be a mapping with `store` and `parts`, but is 7"),
@@ -216,7 +216,10 @@ def test_a_finding_names_what_is_shared(tmp_path):
         ),
         ("{train: store, val: store, by: z}", "leaks: `by` must be a field of every part (x), but"),
         ("{train: store, val: more, time: z}", "leaks: `time` must be a field of every part with"),
-        ("{train: store, val: more, stats: z}", "must be a JSON file that Statistics.save wrote"),
+        (
+            "{train: store, val: more, stats: z}",
+            "must be a readable file of Statistics.save, but cannot be",
+        ),
         ("a: b: c", "must be a YAML file that can be read, but is not"),
     ],
 )

@@ -103,7 +103,10 @@ def test_timesteps_are_really_run():
     ("arguments", "message"),
     [
         (("--model", LM), "must be given by either --lanes and --chunk, or --batch-size"),
-        (("--model", LM, *LANES, "--batch-size", "3"), "but is given by neither or both"),
+        (
+            ("--model", LM, *LANES, "--batch-size", "3"),
+            "but is given by --lanes and --chunk and --batch-size",
+        ),
         (("--model", LM, "--lanes", "0", "--chunk", "3"), "--lanes must be at least 1, but is 0"),
         (("--lanes", "3"), "--model must be given with --lanes, but is missing"),
         (("--model", "torch.nn:Linear(2, 2)", *LANES), "a model with a recurrent part"),

@@ -116,7 +116,7 @@ def settings(
         ({"trainer": {"precision": "bf16-true"}}, "precision", "note", "casts every", "mixed"),
         ({"geometry": FitGeometry(frozen=True)}, "overfit_batches", "note", "every epoch is epoch "
                                                                           "0", ""),
-        ({"on_error": "mask"}, "on_error", "ok", "'mask', and nothing was dropped", ""),
+        ({"on_error": "mask"}, "on_error", "ok", "'mask', and no errors are listed", ""),
         ({"versions": {"torch": "1.0"}}, "versions", "note", "the run had torch 1.0 (now ", ""),
     ],
 )  # fmt: skip
@@ -176,7 +176,7 @@ def test_what_a_run_went_on_from_is_counted(store):
     Path("seqdata-errors-rank0.jsonl").write_text('{"message": "one"}\n{"message": "two"}\n')
     found = find_one(settings(store, on_error="mask"), "on_error")
     assert found.state == "warn"
-    assert found.seen == '2 sequences were dropped, the last one: {"message": "two"}'
+    assert found.seen == '2 sequences could not be used, the last one: {"message": "two"}'
 
 
 def test_the_last_error_is_that_of_the_list_that_is_named(store):
@@ -184,5 +184,5 @@ def test_the_last_error_is_that_of_the_list_that_is_named(store):
         Path(f"seqdata-errors-rank{rank}.jsonl").write_text(lines)
     os.utime("seqdata-errors-rank1.jsonl", (1, 1))  # rank 0 wrote after it; torn lines are none
     found = find_one(settings(store, on_error="mask"), "on_error")
-    assert found.seen == '2 sequences were dropped, the last one: {"message": "r0"}'
+    assert found.seen == '2 sequences could not be used, the last one: {"message": "r0"}'
     assert "seqdata-errors-rank0.jsonl" in found.fix

@@ -133,7 +133,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "here").write_text("mine")
     done = run("new", "mine", "--kind", "format", "here/below")
     assert done.exit_code == 2
-    assert "must be a folder, but is below or at a file" in done.stderr
+    assert "must be a folder, but is a file, or below one" in done.stderr
 
 
 def test_an_unknown_kind_is_refused():

@@ -37,4 +37,6 @@ class BareLoader:
 def fit_loader(loader, *callbacks, model=None):
     options = {**QUIET, "enable_checkpointing": False, "callbacks": list(callbacks)}
     with quietly():
-        pl.Trainer(**options, max_epochs=1).fit(model or CarelessModel(), loader)
+        trainer = pl.Trainer(**options, max_epochs=1, log_every_n_steps=1)
+        trainer.fit(model or CarelessModel(), loader)
+    return trainer

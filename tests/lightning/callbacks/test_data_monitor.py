@@ -207,11 +207,12 @@ def test_another_loader_is_said_once():
     )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SeqDataWarning)
-        fit_loader(loader, monitor)
+        trainer = fit_loader(loader, monitor)
     assert [str(one.message) for one in said if one.category is SeqDataWarning] == [wanted]
     assert monitor.ranks[0].steps == 4
     assert monitor.ranks[0].seconds > 0
     assert monitor.ranks[0].padding_share == monitor.ranks[0].tokens_per_second == 0.0
+    assert not trainer.callback_metrics  # a 0 would be read as a rate
 
 
 def test_a_sequence_batch_of_another_loader_is_known_but_not_its_waiting():
@@ -222,6 +223,9 @@ def test_a_sequence_batch_of_another_loader_is_known_but_not_its_waiting():
         "for data are unknown. Pass a SequenceDataModule as `datamodule`"
     )
     with pytest.warns(SeqDataWarning, match=re.escape(wanted)):
-        fit_loader(BareLoader(batches), monitor)
+        trainer = fit_loader(BareLoader(batches), monitor)
+    names = "rank_0/tokens_per_second rank_0/padding_share tokens_per_second padding_share"
+    sizes = "real_timesteps padded_timesteps"
+    assert {*trainer.callback_metrics} == {f"data/{name}" for name in f"{names} {sizes}".split()}
     assert monitor.ranks[0].tokens == sum(batch.num_tokens for batch in batches)
     assert monitor.ranks[0].waited == 0

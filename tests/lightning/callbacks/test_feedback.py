@@ -12,8 +12,11 @@ from seqdata.lightning.callbacks.feedback import Feedback
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"score": ""}, "Feedback: `score` must be a key of the step's output, but is ''"),
-        ({"score": 3}, "`score` must be a key of the step's output, but is 3"),
+        (
+            {"score": ""},
+            "Feedback: `score` must be a non-empty string, a key of the step's output, but is ''",
+        ),
+        ({"score": 3}, "`score` must be a non-empty string, a key of the step's output, but is 3"),
         ({"every": 0}, "Feedback: `every` must be an integer of at least 1, but is 0"),
         ({"every": True}, "`every` must be an integer of at least 1, but is True"),
         ({"every": 2.0}, "`every` must be an integer of at least 1, but is 2.0"),
@@ -28,7 +31,9 @@ def test_options_are_checked(options, text):
 def test_it_needs_a_data_module_that_weighs():
     feedback = Feedback()
     trainer = SimpleNamespace(datamodule=None)
-    with pytest.raises(ConfigError, match=r"`datamodule` must be a SequenceDataModule, .*NoneType"):
+    with pytest.raises(
+        ConfigError, match=r"`datamodule` must be a SequenceDataModule, .*but is None"
+    ):
         feedback.setup(trainer, None, "fit")
     feedback.setup(trainer, None, "validate")
     trainer.datamodule = SequenceDataModule(train=[{"x": [1, 2]}])

@@ -282,7 +282,7 @@ def test_a_folder_that_cannot_be_written_is_warned_of_once(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.warns(
-            SeqDataWarning, match=r"LossRecord: 6 batches are missing in .*file/in, which"
+            SeqDataWarning, match=r"LossRecord: 6 batches could not be written to .*file/in, and"
         ),
         pytest.warns(SeqDataWarning, match=r"LossRecord: losses cannot be written to .*Training"),
     ):

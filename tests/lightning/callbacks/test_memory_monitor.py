@@ -112,7 +112,7 @@ def test_out_of_memory_in_the_first_batch_knows_no_budget_that_fits():
     (note,) = notes_of(Full(at=0), data)
     lengths, _ = planned(data, 0)
     wanted = (
-        f". No batch has passed: a budget below {4 * max(lengths)} timesteps after padding "
+        f". No batch has passed. Use a budget below {4 * max(lengths)} timesteps after padding "
         "(TokenBudget), or a smaller model. See it: "
     )
     assert wanted in note
@@ -124,9 +124,10 @@ def test_out_of_memory_in_a_batch_that_is_not_the_largest_is_not_blamed_on_its_s
     most = max(4 * max(planned(data, number)[0]) for number in range(5))
     assert "epoch 1, batch 1:" in note
     assert (
-        f". A batch of {most} timesteps after padding has passed before, so it is not this "
-        "batch's size: look for outputs that are kept from step to step, for other processes on "
-        "the device, or for fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True). "
+        f". A batch of {most} timesteps after padding has passed before, so the size of this "
+        "batch is not the cause: look for outputs that are kept from step to step, for other "
+        "processes on the device, or for fragmentation "
+        "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True). "
         "See it: "
     ) in note
 
@@ -244,8 +245,8 @@ def test_skew_must_be_above_1(skew):
 @pytest.mark.parametrize(
     ("lengths", "said"),
     [
-        ([5, 50, 7, 9], "A batch of 50 timesteps after padding has passed before, so it is not"),
-        ([50, 5, 7, 9], "A batch of 50 timesteps after padding has passed before, so it is not"),
+        ([5, 50, 7, 9], "A batch of 50 timesteps after padding has passed before, so the size"),
+        ([50, 5, 7, 9], "A batch of 50 timesteps after padding has passed before, so the size"),
         (
             [5, 50, 7, 60],
             "The largest batch that passed had 50 timesteps after padding, so this budget",

@@ -92,7 +92,7 @@ def test_it_needs_a_datamodule_that_can_stop():
     trainer = pl.Trainer(**QUIET, max_epochs=1, callbacks=[Preemption()])
     wanted = (
         "preemption: `datamodule` must be a SequenceDataModule, whose loaders stop all "
-        "ranks, but is a NoneType"
+        "ranks, but is None"
     )
     with quietly(), pytest.raises(ConfigError, match=wanted):
         trainer.fit(Recorder(), [[1]])

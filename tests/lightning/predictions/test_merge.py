@@ -48,14 +48,18 @@ def test_pieces_of_several_ranks_are_put_in_order(tmp_path):
 
 def test_rows_that_are_missing_are_counted(tmp_path):
     ranks = [[rows_at((0, 0, 4), (1, 0, 4))]]
-    with pytest.raises(IncompleteEpochError, match="2 rows were predicted, but 3 are planned"):
+    with pytest.raises(
+        IncompleteEpochError, match="all 3 planned rows must be predicted, but 2 were"
+    ):
         merge(tmp_path, *ranks, rows=3)
     assert merge(tmp_path, *ranks, rows=3, partial=True)["position"] == [0, 1]
 
 
 def test_windows_that_are_missing_are_counted(tmp_path):
     lost = [[rows_at((0, 0, 2), (1, 0, 2)), rows_at((1, 2, 4))]]  # of 0 the second one
-    with pytest.raises(IncompleteEpochError, match="3 rows were predicted, but 4 are planned"):
+    with pytest.raises(
+        IncompleteEpochError, match="all 4 planned rows must be predicted, but 3 were"
+    ):
         merge(tmp_path, *lost, rows=4, spans=True)
     assert not (tmp_path / "out").exists()
     assert merge(tmp_path, *lost, rows=4, spans=True, partial=True)["position"] == [0, 1, 1]
@@ -121,13 +125,13 @@ def test_a_bit_that_flips_in_what_a_rank_wrote_is_told(tmp_path, name):
 def test_ranks_that_guessed_differently_are_named(tmp_path):
     other = rows_at((1, 0, 4), field=PredictionField("float64", (4,), "sequence"))
     told = spilled(tmp_path, [rows_at((0, 0, 4))], [other])
-    with pytest.raises(ConfigError, match=r"'p' is float64 \(4,\) per sequence on rank 1, but "
-                       r"float64 \(\) per timestep elsewhere"):  # fmt: skip
+    with pytest.raises(ConfigError, match=r"but is float64 \(4,\) per sequence on rank 1, "
+                       r"and float64 \(\) per timestep elsewhere"):  # fmt: skip
         merge_spills(tmp_path, told)
 
 
 def test_nothing_at_all_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="no row was predicted"):
+    with pytest.raises(ConfigError, match="at least one row must be predicted"):
         merge_spills(tmp_path, spilled(tmp_path, [], []))
 
 

@@ -19,6 +19,7 @@ from tests.lightning.predictions.predicting import Predictor, predict
 
 ROWS = [{"x": np.arange(size, dtype=np.float32)} for size in (2, 4, 3)]
 ALL = PredictionSpec(None, None)
+NESTED = torch.nested.nested_tensor([torch.zeros(2)] * 3, layout=torch.jagged)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,7 @@ def test_small_floats_are_widened(batch):
     [
         (torch.tensor(1.0), "must be a padded tensor with a row for each row .* a number"),
         ([1, 2, 3], "must be a padded tensor .* a list"),
+        (NESTED, "must be a padded tensor .* a nested tensor"),
         (torch.zeros(5), r"must have 3 rows like the batch, or 3 like .* shape \(5,\)"),
         (torch.zeros(3, dtype=torch.complex64), "the dtype of prediction .* must be one of bool"),
         (torch.zeros(3, 0), r"must have a number in each row, but has shape \(3, 0\)"),
@@ -137,11 +139,12 @@ def test_a_batch_must_know_its_sequences(batch):
 def test_predictions_are_alike_in_all_batches():
     one = {"y": PredictionField("float32", (2,), "timestep")}
     check_same_fields(one, dict(one), "in batch 1")
-    with pytest.raises(ConfigError, match="the predictions are z in batch 1, but y elsewhere"):
+    with pytest.raises(ConfigError, match=r"are z in batch 1, and y elsewhere\. Name"):
         check_same_fields(one, {"z": one["y"]}, "in batch 1")
     other = {"y": PredictionField("float32", (2,), "sequence")}
     text = (
-        r"'y' is float32 \(2,\) per sequence on rank 1, but float32 \(2,\) per timestep elsewhere"
+        r"'y' must have one dtype, shape and `per`, but is float32 \(2,\) per sequence on rank 1, "
+        r"and float32 \(2,\) per timestep elsewhere"
     )
     with pytest.raises(ConfigError, match=text):
         check_same_fields(one, other, "on rank 1")

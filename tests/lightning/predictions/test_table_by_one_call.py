@@ -34,12 +34,12 @@ class Echo(pl.LightningModule):
         return self.make(batch)
 
 
-def predict(model=None, trainer=None, **options):
+def predict(model=None, trainer=None, per=None, **options):
     chosen = {"predict": TABLE, "group": "site", "order": "day", "batching": Fixed(1)}
     data = SequenceDataModule(**{**chosen, **options})
     with quietly():
         trainer = trainer or pl.Trainer(**QUIET)
-        return data.predict(trainer, model or Echo()).to_pandas()
+        return data.predict(trainer, model or Echo(), per=per).to_pandas()
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +142,13 @@ def test_several_datasets_are_no_one_table():
     message = "`predict` makes a table of one dataset, but there are several, by name. Use Predict"
     with pytest.raises(ConfigError, match=message):
         predict(predict={"a": TABLE, "b": TABLE})
+
+
+def test_sequences_of_one_length_need_a_unit():
+    """Their predictions are as wide as every batch, so ``per`` says what they are."""
+    table = IN_ORDER.iloc[[0, 1, 2, 4, 5, 6]]
+    with pytest.raises(ConfigError, match=r"Pass `per='timestep'` or `per=.sequence.`\n"):
+        predict(predict=table)
+    found = predict(predict=table, per="timestep")
+    assert found["load_pred"].tolist() == table["load"].tolist()
+    assert len(predict(predict=table, per="sequence")) == 2

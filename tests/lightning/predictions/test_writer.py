@@ -220,8 +220,8 @@ def test_a_width_met_by_chance_does_not_make_timesteps(tmp_path):
 
 def test_a_guess_that_was_wrong_is_refused(tmp_path):
     data = [np.ones((length, 1)) for length in (9, 9, 3)]
-    with pytest.raises(ConfigError, match=r"'prediction' is float32 \(9,\) per sequence in batch "
-                       r"1, but float32 \(\) per timestep elsewhere.*pass `per`"):  # fmt: skip
+    with pytest.raises(ConfigError, match=r"and `per`, but is float32 \(9,\) per sequence in batch "
+                       r"1, and float32 \(\) per timestep elsewhere.*pass `per`"):  # fmt: skip
         predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("wide"))
     predict(data_of(data, Fixed(2)), tmp_path / "out", model=Predictor("wide"), per="sequence")
     assert open_store(tmp_path / "out").fields["prediction"].shape == (9,)
@@ -249,8 +249,8 @@ def test_what_cannot_be_guessed_is_refused(tmp_path):
         ("number", {}, "'prediction' must be a padded tensor with a row .*, but is a number"),
         ("list", {}, "'prediction' must be a padded tensor with a row .*, but is a list"),
         ("reserved", {}, "must be a non-empty string other than id, position, spans, but is 'id'"),
-        ("varying", {}, r"is float32 \(21,\) per sequence in batch 1, but float32 \(20,\) per"),
-        ("entries", {}, "the predictions are True in batch 1, but False elsewhere"),
+        ("varying", {}, r"is float32 \(21,\) per sequence in batch 1, and float32 \(20,\) per"),
+        ("entries", {}, "are True in batch 1, and False elsewhere"),
         ("both", {"field": "stps"}, "no field 'stps'; did you mean 'steps'"),
         ("both", {"per": {"summ": "sequence"}}, "`per`: no field 'summ'; did you mean 'sum'"),
         (

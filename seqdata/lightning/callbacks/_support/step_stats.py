@@ -182,7 +182,7 @@ class StepTimer:
             self._paused_at = None
 
     def get_batch_info(self, trainer: Trainer, batch: Any) -> BatchInfo | None:
-        """Return information about a batch; warn once if there is none."""
+        """Return information about a batch; warn once if it, or the waiting, is unknown."""
         loader = get_train_loader(trainer)
         info = get_batch_info(batch, loader)
         if not self._has_warned and (info is None or loader is None):
