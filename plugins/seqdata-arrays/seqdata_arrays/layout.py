@@ -568,8 +568,8 @@ def _check_value_bytes(name: str, node: ArrayNode, count: int) -> None:
     size = count * int(np.prod(node.shape)) * (0 if node.dtype is None else node.dtype.itemsize)
     if size > MOST_VALUE_BYTES:
         _refuse(
-            f"field {name!r}, a value per sequence, must have at most {MOST_VALUE_BYTES} bytes in "
-            f"a file, but has {size}. Leave it out with `fields`"
+            f"field {name!r} must have at most {MOST_VALUE_BYTES} bytes in a file, since it has a "
+            f"value per sequence, but has {size}. Leave it out with `fields`"
         )
 
 
