@@ -57,7 +57,7 @@ class StoredArray:
         begins: int64 (chunks,), the first byte of each chunk.
         sizes: int64 (chunks,), the size of each chunk in bytes.
         masks: int64 (chunks,), a set bit for each filter that a chunk skips; ``MISSING``: never
-            written.
+            written; ``INLINE``: its bytes are in ``facts``.
     """
 
     facts: dict[str, Any]
@@ -75,7 +75,9 @@ def split_rows(
     step: int | None = None,
     fill: bytes | None = None,
 ) -> StoredArray:
-    """Divide an array without chunks into pieces of about a mebibyte, which become its chunks.
+    """Divide an array without chunks into pieces, which become its chunks.
+
+    A piece has at most a mebibyte, or one row.
 
     Args:
         path: Its path in the file.
@@ -83,7 +85,7 @@ def split_rows(
         shape: Its shape.
         begin: Its first byte; None: it was never written.
         step: Bytes from the beginning of a row to the next; None: rows are contiguous.
-        fill: One element as stored, the value of an array that was never written.
+        fill: One element as stored, the value of an array that was never written; None: zero.
 
     Raises:
         DecodeError: If there are too many pieces.
@@ -141,10 +143,10 @@ def index_arrays(
             others.
         describe: ``describe(path)`` returns the positions of the chunks of an array.
         is_chunked: Whether to index by chunk even if the file can be read in place.
-        default_id: Id of the sequence of a file that is one; None: its name.
+        default_id: Id of the sequence if the file is one sequence; None: the name of the file.
 
     Raises:
-        DecodeError: If the arrays do not match the options.
+        DecodeError: If the arrays do not match the options, or a string or an array is too large.
     """
     layout = find_layout(tree, options)
     if layout.ids is None and default_id is not None:
@@ -190,7 +192,7 @@ def _index_sequences(layout: Layout, begins: Mapping[str, int | None]) -> FileIn
             if len(raw) > TEXT_BYTES:
                 raise DecodeError.at(
                     f"string {name!r} must have at most {TEXT_BYTES} bytes, but has {len(raw)}. "
-                    "Leave it out with `fields` or `attributes`"
+                    "Leave it out with `fields`"
                 )
             row[: len(raw)] = np.frombuffer(raw, np.uint8)
         fields[TEXT + name] = Extents(nowhere, nowhere, "|u1", (TEXT_BYTES,), None, values=packed)
@@ -281,8 +283,8 @@ def parse_notes(name: str, pieces: NDArray[np.uint8]) -> FileSequences:
     """Return the sequences of a file that was indexed by chunk.
 
     Args:
-        name: Its name.
-        pieces: uint8 (rows, NOTE_BYTES), from its index.
+        name: Name of the file.
+        pieces: uint8 (rows, NOTE_BYTES), the notes in its index.
     """
     notes = json.loads(pieces.tobytes().rstrip(b"\0"))
     return FileSequences(

@@ -26,7 +26,12 @@ from seqdata.backends import (
 )
 from seqdata.errors import ConfigError, CorruptSampleError, DataError, DecodeError
 from seqdata_arrays.bands import Band, BandCache, Decode
-from seqdata_arrays.chunked_array import REMEDY_FOR_FIELDS, Bytes, FileSequences
+from seqdata_arrays.chunked_array import (
+    REMEDY_FOR_FIELDS,
+    Bytes,
+    FileSequences,
+    MissingCodecError,
+)
 
 _LOCATION = {"dataset", "shard", "file", "axis", "unit", "sequence", "key", "field"}
 _BYTES = {"offset", "length"}
@@ -238,7 +243,7 @@ class ChunkStore:
         )  # fmt: skip
 
     def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
-        """Return the sequences without an attribute; see ``SupportsMissing``."""
+        """Return the number of sequences without an attribute, and the indices of some."""
         found = [file.missing.get(name, (0, ())) for file in self._files]
         some = [
             start + number
@@ -410,10 +415,11 @@ class ChunkStore:
             try:
                 return array.decode_band(at, stored, masks)
             except ValueError as error:
+                which = f"chunk {at}" if array.chunks_of_band == 1 else f"a chunk of band {at}"
+                remedy = "" if isinstance(error, MissingCodecError) else ". Restore the file"
                 raise self._locate_band(band).make_error(
                     DecodeError,
-                    f"chunk {at} of {quote(array.path)} cannot be decoded: {error}. Restore the "
-                    "file",
+                    f"{which} of {quote(array.path)} cannot be decoded: {error}{remedy}",
                 ) from error
 
         return decode
@@ -545,11 +551,13 @@ class ChunkStore:
                     self._files[int(np.searchsorted(self._starts, n, side="right")) - 1].name
                     for n in (first[each], number)
                 ]
+                remedy = "Rename one of the files or sequences"
+                if files[0] != files[1] and keys != "by_shard":
+                    remedy = "Wrap the backend: `functools.partial(BACKEND, keys='by_shard')`"
                 raise DataLocation(dataset=self.location, sequence=number, key=each).make_error(
                     DecodeError,
                     f"must have a unique id, but sequence {first[each]} has the same id, in "
-                    f"{files[0]!r} and {files[1]!r}. Open them as a list, or pass "
-                    "`backend=functools.partial(HDF5(), keys='by_shard')`",
+                    f"{files[0]!r} and {files[1]!r}. {remedy}",
                 )
         return ids
 
@@ -574,7 +582,8 @@ def _describe_all(file: FileSequences) -> dict[str, Field]:
 def _say(field: Field | None) -> str:
     if field is None:
         return "missing"
-    return f"{field.dtype} {list(field.shape)} on axis {field.axis}"
+    along = "per sequence" if field.axis is None else f"on axis {field.axis}"
+    return f"{field.dtype} {list(field.shape)} {along}"
 
 
 def _extract_reason(error: DataError) -> str:

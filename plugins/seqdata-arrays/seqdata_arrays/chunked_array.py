@@ -18,13 +18,17 @@ from numpy.typing import NDArray
 REMEDY_FOR_FIELDS = (
     "Open them as two stores, or name what all of them have with `fields`, `axes` and `attributes`"
 )
-"""Advice in errors about files of several fields."""
+"""Advice in errors about files whose fields differ."""
 Bytes = NDArray[np.uint8]
 Codec = Callable[[Bytes, int, int], Any]
 """``codec(stored, mask, size)`` returns the decoded bytes of a chunk, which should be ``size``.
 
 A set bit of ``mask`` marks a filter that the chunk skips.
 """
+
+
+class MissingCodecError(ValueError):
+    """A filter or codec that decodes a chunk is not installed; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class ChunkedArray:
         shape: Its shape.
         chunks: Shape of a chunk; the last ones may extend past the array (``is_padded``).
         fill: One element as stored, the value of chunks that were never written.
-        decode: Returns the decoded bytes of a chunk; raises a ValueError if they are damaged.
+        decode: Returns the decoded bytes of a chunk; raises a ValueError if it is damaged.
         order: Order of the numbers within a chunk: ``C`` or ``F``.
         is_padded: Whether the last chunks are stored whole, with numbers beyond the shape.
     """
@@ -83,6 +87,7 @@ class ChunkedArray:
             masks: A mask per chunk; a set bit marks a filter that the chunk skips.
 
         Raises:
+            MissingCodecError: If a filter or codec is not installed.
             ValueError: If a chunk is damaged.
         """
         first = band * self.chunks[0]

@@ -2,7 +2,7 @@
 
 gzip and shuffle are decoded without HDF5, in any thread. Other filters are decoded by HDF5, from a
 file in memory that holds the one chunk, so that no handle of HDF5 outlives a call or a fork. Reads:
-stored bytes of a chunk. Makes: its numbers.
+stored bytes of a chunk. Makes: its decoded bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from seqdata_arrays.chunked_array import MissingCodecError
 
 GZIP, SHUFFLE = 1, 2
 ZIP = -8
@@ -56,7 +58,8 @@ class FilterPipeline:
         """Return the decoded bytes of a chunk.
 
         Raises:
-            ValueError: If the bytes are damaged, or a filter is not installed.
+            MissingCodecError: If a filter is not installed.
+            ValueError: If the bytes are damaged.
         """
         active = [each for at, each in enumerate(self.filters) if not mask >> at & 1]
         if any(code not in _FAST for code, _, _ in active):
@@ -116,10 +119,11 @@ def unshuffle(content: Any, itemsize: int) -> Any:
 
 
 def decode_by_hdf5(pipeline: FilterPipeline, stored: Any, mask: int) -> NDArray[Any]:
-    """Return the bytes of a chunk, uint8, decoded by HDF5 with all its filters.
+    """Return the bytes of a chunk, uint8, decoded by HDF5; filters of ``mask`` are skipped.
 
     Raises:
-        ValueError: If the bytes are damaged, or a filter is not installed.
+        MissingCodecError: If a filter is not installed.
+        ValueError: If the bytes are damaged.
     """
     import h5py
 
@@ -129,8 +133,9 @@ def decode_by_hdf5(pipeline: FilterPipeline, stored: Any, mask: int) -> NDArray[
             importlib.import_module("hdf5plugin")
     missing = [code for code in codes if not h5py.h5z.filter_avail(code)]
     if missing:
-        raise ValueError(
-            f"its HDF5 filter {missing[0]} is not installed; `pip install hdf5plugin` has most"
+        raise MissingCodecError(
+            f"its HDF5 filter {missing[0]} is not installed. Install the plugin of HDF5 for it; "
+            "`pip install hdf5plugin` installs the most common ones"
         )
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk(pipeline.chunks)

@@ -38,9 +38,9 @@ from seqdata_arrays.numpy_file import NumPyFormat
 class ArrayFiles(ArrayOptions):
     """Base of the backends for files of arrays.
 
-    Contiguous arrays in the byte order of this machine are memory-mapped and read in place; others
-    are read and decoded chunk by chunk. Files are indexed when they are first opened, with
-    checksums of all data that is read.
+    Files are memory-mapped and read in place if all fields of all files are contiguous arrays in
+    the byte order of this machine; otherwise all of them are read and decoded chunk by chunk. Files
+    are indexed when they are first opened, with checksums of all data that is read.
     """
 
     @property
@@ -63,6 +63,7 @@ class ArrayFiles(ArrayOptions):
         Raises:
             ConfigError: If there are no files at the location, or an argument is invalid.
             DataError: If a file is damaged, or does not match the options.
+            SeqDataError: As ``FormatBackend``, such as for a URL that cannot be read.
         """
         opened: dict[str, Any] = {
             "verify": verify, "index": index, "remote": remote, "keys": keys, "progress": progress,
@@ -112,9 +113,9 @@ class ArrayFiles(ArrayOptions):
 class HDF5(ArrayFiles):
     """Backend for HDF5 and NetCDF files.
 
-    Contiguous arrays in the byte order of this machine are memory-mapped and read in place; others
-    are read and decoded chunk by chunk. Files are indexed when they are first opened, with
-    checksums of all data that is read.
+    Files are memory-mapped and read in place if all fields of all files are contiguous arrays in
+    the byte order of this machine; otherwise all of them are read and decoded chunk by chunk. Files
+    are indexed when they are first opened, with checksums of all data that is read.
 
     Examples:
         >>> open_store("rec.h5", backend=HDF5(fields=["acc"]))  # doctest: +SKIP
@@ -134,10 +135,11 @@ class NumPy(ArrayFiles):
 
     An array of a ``.npy`` file is the field ``x``, and its first dimension is time. The arrays of a
     ``.npz`` file are fields of their names; one without a dimension is a value per sequence. The id
-    is the name of the file without its suffix. Arrays are memory-mapped and read in place, also
-    those of ``numpy.savez``. Those of ``numpy.savez_compressed``, in Fortran order or in another
-    byte order are decoded, each as a whole. Files are indexed when they are first opened, with
-    checksums of all data that is read.
+    is the name of the file without its suffix. Files, also those of ``numpy.savez``, are
+    memory-mapped and read in place, unless an array of one is compressed, in Fortran order or in
+    another byte order: then all are read in pieces and decoded, with compressed arrays and those in
+    Fortran order as one piece each. Files are indexed when they are first opened, with checksums of
+    all data that is read.
 
     ``per``, ``lengths``, ``offsets``, ``ids`` and ``axes`` are for ``.npz``. Files of NumPy have
     no attributes and no packed numbers.
@@ -153,10 +155,12 @@ class NumPy(ArrayFiles):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, unset in (("attributes", None), ("raw", False)):
+        for name, unset, lack in (
+            ("attributes", None, "attributes"), ("raw", False, "packed numbers"),
+        ):  # fmt: skip
             if getattr(self, name) is not unset:
                 raise ConfigError(
-                    f"NumPy: `{name}` must be left out, since files of NumPy have no attributes, "
+                    f"NumPy: `{name}` must be left out, since files of NumPy have no {lack}, "
                     f"but is {getattr(self, name)!r}"
                 )
 
@@ -167,9 +171,9 @@ class NumPy(ArrayFiles):
 
 
 def wrap_store(store: ShardStore, cache_bytes: int, keys: str) -> Store:
-    """Return the store of sequences in indexed files.
+    """Return the store of the sequences in indexed files.
 
-    Files that are indexed by sequence and have no strings are returned unchanged.
+    A store of files that are indexed by sequence and have no strings is returned unchanged.
 
     Args:
         store: The files, indexed by sequence or by chunk.
@@ -343,7 +347,7 @@ class StoreWithTexts:
         return self._store.estimate_fetches(batches, rows)
 
     def find_missing(self, name: str) -> tuple[int, Sequence[int]]:
-        """Return the sequences without an attribute that others have."""
+        """Return the number of sequences without an attribute, and the indices of some."""
         return self._store.find_missing(name)
 
     def read(
@@ -355,7 +359,7 @@ class StoreWithTexts:
         columns = self._store.read(spans, [n for n in names if n not in self._texts], axis=axis)
         if texts:
             numbers = np.asarray(spans)[:, 0]
-            self._store.keys(numbers)  # raises where one is not there
+            self._store.keys(numbers)  # raises if a sequence does not exist
             for name in texts:
                 kept = self._texts[name]
                 columns[name] = [kept[number] for number in numbers.tolist()]

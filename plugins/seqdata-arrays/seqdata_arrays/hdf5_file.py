@@ -97,7 +97,9 @@ class HDF5Format:
 
         Raises:
             DecodeError: If the file does not match the options.
-            ValueError: If it is neither HDF5 nor classic NetCDF, or is damaged.
+            LimitError: If the header of a classic NetCDF file is too large.
+            OSError: If the file is neither HDF5 nor classic NetCDF, or is damaged HDF5.
+            ValueError: If it is damaged classic NetCDF.
         """
         if is_classic(file):
             classic = read_classic(file)
@@ -114,7 +116,7 @@ class HDF5Format:
 
 
 def _read_tree(opened: h5py.File) -> Tree:
-    """Return the arrays and groups of a file; links to other files are not followed."""
+    """Return the arrays and groups of a file; soft and external links are not followed."""
     arrays: dict[str, ArrayNode] = {}
     groups: dict[str, Mapping[str, Any]] = {"": _read_attributes(opened)}
 
@@ -131,11 +133,12 @@ def _read_tree(opened: h5py.File) -> Tree:
 def _make_node(path: str, item: h5py.Dataset) -> ArrayNode:
     dtype, is_text = item.dtype, h5py.check_string_dtype(item.dtype) is not None
     is_number = not is_text and dtype.kind in "biuf" and 0 not in item.shape[1:]
+    kind = "strings" if is_text else dtype.name
     if is_number and h5py.h5t.py_create(dtype) != item.id.get_type():
-        is_number = False  # of another precision or layout than NumPy's
+        is_number, kind = False, "numbers of a precision or layout that NumPy does not have"
     return ArrayNode(
-        path, item.shape, dtype if is_number else None, "strings" if is_text else dtype.name,
-        _read_attributes(item), lambda: item[()],
+        path, item.shape, dtype if is_number else None, kind, _read_attributes(item),
+        lambda: item[()],
     )  # fmt: skip
 
 
@@ -148,7 +151,7 @@ def _read_attributes(item: Any) -> dict[str, Any]:
     for name in item.attrs:
         try:
             value = item.attrs[name]
-        except (TypeError, OSError):  # a type that h5py does not have: of no field
+        except (TypeError, OSError):  # of a type that h5py does not have: not a field
             continue
         is_one = isinstance(value, np.ndarray) and value.shape == (1,)  # NetCDF-4 has no scalars
         found[name] = value[0] if is_one and isinstance(value[0], _SINGLE) else value
@@ -156,7 +159,10 @@ def _read_attributes(item: Any) -> dict[str, Any]:
 
 
 def _find_begin(item: h5py.Dataset) -> int | None:
-    """Return the first byte of an array that is contiguous in this file; None for any other."""
+    """Return the first byte of an array that is contiguous in this file and was written, or None.
+
+    For an array without elements, it is 0.
+    """
     properties = item.id.get_create_plist()
     if properties.get_layout() != h5py.h5d.CONTIGUOUS or properties.get_external_count():
         return None

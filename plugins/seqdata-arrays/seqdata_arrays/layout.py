@@ -20,7 +20,7 @@ from seqdata.errors import ConfigError, DecodeError, must_be
 
 PER = ("group", "array", "file")
 TEXT_BYTES = 256
-"""Maximum size in bytes of a string per sequence; longer attributes are skipped, or refused."""
+"""Maximum size in bytes of an attribute, and of a string of a file that is read in place."""
 MOST_VALUE_BYTES = 64 << 20
 """Maximum size in bytes of the values per sequence of one field, which the index stores."""
 _SHOWN = 8  # names in a message
@@ -35,18 +35,18 @@ class ArrayOptions:
     """Options that define which arrays are fields, and what a sequence is.
 
     Attributes:
-        fields: Names of the arrays that become fields, or field -> name; below the group of a
-            recording. None: all arrays of numbers.
-        per: A sequence is a ``"group"``, an ``"array"`` or a ``"file"``; None: groups that hold
-            arrays of the same names, or the file if there is one group.
+        fields: Names of the arrays that become fields, or field -> name, each below the group of a
+            recording; None: all arrays. With ``per="array"``: the name of the one field.
+        per: A sequence is a ``"group"``, an ``"array"`` or a ``"file"``; None: a group, but an
+            error if the arrays of the only group could be fields or sequences.
         lengths: Name of the array of lengths, integers (n,), if sequences are concatenated in long
             arrays.
         offsets: Name of the array of offsets, integers (n+1,), in place of ``lengths``.
         ids: Name of the array of ids (n,), strings or integers, with ``lengths`` or ``offsets``.
         attributes: Names of the attributes of a recording that become fields; None: all numbers
-            and short strings that every recording of the file has.
+            and short strings of all recordings. Not read with ``lengths`` or ``offsets``.
         axes: Field -> its axis; None as an axis: a value per sequence. Other fields run along
-            ``time``, or along an axis of their own if their lengths differ.
+            ``time``, or, if their lengths differ, an axis with the name of the first such field.
         raw: Whether packed numbers (``scale_factor``, ``add_offset``) are read as stored; otherwise
             they raise an error.
         cache_bytes: Maximum size in bytes of the decoded chunks that a process keeps.
@@ -101,7 +101,7 @@ class ArrayOptions:
 
     @property
     def names(self) -> dict[str, str] | None:
-        """Field -> name of its array below a recording; None: all arrays of numbers."""
+        """Field -> name of its array below a recording; None: all arrays."""
         if self.fields is None:
             return None
         named = self.fields if isinstance(self.fields, Mapping) else {n: n for n in self.fields}
@@ -362,8 +362,8 @@ def _lay_long(tree: Tree, options: ArrayOptions) -> Layout:
             layout.values[name] = np.asarray(node.read())
         else:
             _refuse(
-                f"array {path!r} must have {total} rows, one per timestep, or {count}, one per "
-                f"sequence, but has the shape {list(node.shape)}. Leave it out with `fields`"
+                f"array {path!r} must have {total} rows of numbers (timesteps), or {count} rows "
+                f"(sequences), but has {node.kind} {list(node.shape)}. Leave it out with `fields`"
             )
     return replace(layout, fields=fields)
 
@@ -382,8 +382,8 @@ def _read_offsets(tree: Tree, options: ArrayOptions) -> NDArray[np.int64]:
     if name == "lengths":
         numbers = np.concatenate(([0], np.cumsum(numbers)))
     if not len(numbers) or numbers[0] != 0 or (np.diff(numbers) < 0).any():
-        needed = "have no negative number" if name == "lengths" else "begin at 0 and not decrease"
-        _refuse(f"array {path!r} of `{name}` must {needed}, but does not. Restore the file")
+        needed = "be at least 0" if name == "lengths" else "begin at 0 and not decrease"
+        _refuse(f"`{name}` in array {path!r} must {needed}, but do not. Write the array again")
     return numbers
 
 
@@ -480,7 +480,7 @@ def _add_attributes(
             layout.values[name] = np.stack(numbers)
         elif named is not None:
             _refuse(
-                f"attribute {name!r} must be a string, or a number of one dtype, in every "
+                f"attribute {name!r} must be a string, or numbers of one dtype and shape, in every "
                 f"recording, but is {_list(dtypes)} {sorted(map(list, shapes))}. Leave it out of "
                 "`attributes`"
             )
@@ -543,13 +543,13 @@ def _check_packed(layout: Layout, options: ArrayOptions) -> None:
 def _check_numbers(node: ArrayNode) -> None:
     if node.dtype is None or node.dtype.newbyteorder("=").name not in NUMBER_DTYPES:
         _refuse(
-            f"array {node.path!r} must hold numbers, but holds {node.kind} {list(node.shape)}. "
-            "Name the arrays that become fields with `fields`"
+            f"array {node.path!r} must hold real numbers in each timestep, but holds {node.kind} "
+            f"{list(node.shape)}. Name the arrays to read with `fields`, without per='array'"
         )
 
 
 def _check_alike(name: str, nodes: Sequence[ArrayNode], *, is_whole: bool) -> None:
-    first, skipped = nodes[0], 0 if is_whole else 1
+    first, skipped, per = nodes[0], *((0, "") if is_whole else (1, " per timestep"))
 
     def describe(node: ArrayNode) -> tuple[Any, ...]:
         dtype = None if node.dtype is None else node.dtype.newbyteorder("=")
@@ -558,9 +558,9 @@ def _check_alike(name: str, nodes: Sequence[ArrayNode], *, is_whole: bool) -> No
     for node in nodes:
         if node.dtype is None or describe(node) != describe(first):
             _refuse(
-                f"field {name!r} must be {first.kind} {list(first.shape)} as in {first.path!r} in "
-                f"every recording, but is {node.kind} {list(node.shape)} in {node.path!r}. Name "
-                "other arrays with `fields`"
+                f"field {name!r} must be {first.kind} {list(first.shape[skipped:])}{per} as in "
+                f"{first.path!r}, but {node.path!r} is {node.kind} {list(node.shape)}. Name other "
+                "arrays with `fields`, without per='array'"
             )
 
 
@@ -568,8 +568,8 @@ def _check_value_bytes(name: str, node: ArrayNode, count: int) -> None:
     size = count * int(np.prod(node.shape)) * (0 if node.dtype is None else node.dtype.itemsize)
     if size > MOST_VALUE_BYTES:
         _refuse(
-            f"field {name!r} must have at most {MOST_VALUE_BYTES} bytes of values per sequence, "
-            f"but has {size}. Leave it out with `fields`"
+            f"field {name!r} must have at most {MOST_VALUE_BYTES} bytes in a file, since it has a "
+            f"value per sequence, but has {size}. Leave it out with `fields`"
         )
 
 

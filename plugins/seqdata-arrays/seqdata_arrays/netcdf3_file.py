@@ -144,7 +144,7 @@ def read_classic(file: RandomAccessFile) -> ClassicFile:
     ]
     unlimited = [name for name, size in dimensions if not size]
     if len(unlimited) > 1:
-        raise ValueError(f"dimensions {unlimited[0]!r} and {unlimited[1]!r} both count records")
+        raise ValueError(f"dimensions {unlimited[0]!r} and {unlimited[1]!r} are both unlimited")
     attributes = header.read_attributes("the file")
     variables: dict[str, _Variable] = {}
     for what in header.iter_list(_VARIABLES, "variable"):
@@ -242,7 +242,7 @@ class _Header:
         return content
 
     def read_number(self, width: int, what: str) -> int:
-        """Return an unsigned integer of some bytes."""
+        """Return an unsigned integer of ``width`` bytes."""
         return int.from_bytes(self.take(width, what), "big")
 
     def read_count(self, what: str) -> int:
@@ -333,7 +333,7 @@ class _Header:
                 raise ValueError(f"dimension {at} of {what} is {which} of {len(dimensions)}")
             size = dimensions[which][1]
             if not size and at:
-                raise ValueError(f"the records of {what} are its dimension {at}, not the first")
+                raise ValueError(f"the unlimited dimension of {what} is {at}, not the first")
             sizes.append(size or None)
         attributes = self.read_attributes(what)
         dtype = self.read_type(what)

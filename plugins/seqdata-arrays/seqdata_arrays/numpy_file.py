@@ -124,8 +124,8 @@ def _read_archive(file: RandomAccessFile) -> dict[str, _Array]:
     """Return name -> array of a ``.npz`` file, all of which is read once.
 
     Raises:
-        DecodeError: If a member is not an array, is encrypted, or compressed in another way than
-            NumPy does.
+        DecodeError: If a member is not an array, is there twice, is encrypted, or is compressed in
+            another way than NumPy does.
         ValueError: If the file is damaged.
     """
     arrays: dict[str, _Array] = {}
@@ -133,12 +133,14 @@ def _read_archive(file: RandomAccessFile) -> dict[str, _Array]:
         with FileView(file) as opened, zipfile.ZipFile(opened) as archive:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
-                if name == member.filename or name in arrays:
-                    _refuse_member(member, "must be an array, name.npy, that is there once")
+                if name == member.filename:
+                    _refuse_member(member, "must be an array, name.npy, but is not")
+                if name in arrays:
+                    _refuse_member(member, "must be there once, but is there twice")
                 if member.flag_bits & 1:
-                    _refuse_member(member, "must not be encrypted")
+                    _refuse_member(member, "must not be encrypted, but is")
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    _refuse_member(member, "must be stored or deflated, as NumPy does")
+                    _refuse_member(member, "must be stored or deflated, as by NumPy, but is not")
                 with archive.open(member) as content:
                     arrays[name] = _read_member(file, member, content)
     except (zipfile.BadZipFile, zlib.error, EOFError, struct.error) as error:
@@ -146,10 +148,8 @@ def _read_archive(file: RandomAccessFile) -> dict[str, _Array]:
     return arrays
 
 
-def _refuse_member(member: zipfile.ZipInfo, needed: str) -> None:
-    raise DecodeError.at(
-        f"member {member.filename!r} {needed}, but is not. Save the arrays with numpy.savez"
-    )
+def _refuse_member(member: zipfile.ZipInfo, problem: str) -> None:
+    raise DecodeError.at(f"member {member.filename!r} {problem}. Save the arrays with numpy.savez")
 
 
 def _read_member(file: RandomAccessFile, member: zipfile.ZipInfo, content: IO[bytes]) -> _Array:
@@ -205,7 +205,7 @@ def _read_header(content: IO[bytes] | FileView) -> tuple[np.dtype[Any], tuple[in
         except (SyntaxError, TokenError, TypeError, MemoryError, RecursionError) as error:
             raise ValueError(f"its header cannot be parsed: {error}") from error
     if not all(count >= 0 for count in shape):
-        raise ValueError(f"its header declares the shape {shape}")
+        raise ValueError(f"its header declares the shape {shape}, with a negative size")
     return dtype, shape, is_fortran and len(shape) > 1
 
 
@@ -238,7 +238,7 @@ def _parse_dtype(descr: str) -> np.dtype[Any]:
 def _count_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     count = 1
     for size in shape:
-        count *= size  # of integers without a limit
+        count *= size  # integers of Python cannot overflow
     return count * dtype.itemsize
 
 

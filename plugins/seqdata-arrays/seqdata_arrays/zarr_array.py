@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqdata.errors import DecodeError
-from seqdata_arrays.chunked_array import Bytes, ChunkedArray
+from seqdata_arrays.chunked_array import Bytes, ChunkedArray, MissingCodecError
 from seqdata_arrays.filters import inflate
 from seqdata_arrays.zarr_folder import ZarrFolder, name_chunks
 
@@ -37,18 +37,27 @@ class ZarrCodecs:
 
     @cached_property
     def _codecs(self) -> list[Any]:
-        from numcodecs.registry import get_codec
+        from numcodecs.registry import codec_registry, get_codec
 
-        return [
-            None if each["id"] in _INFLATED else get_codec(dict(each))
-            for each in self.configurations
-        ]
+        codecs: list[Any] = []
+        for each in self.configurations:
+            try:
+                codecs.append(None if each["id"] in _INFLATED else get_codec(dict(each)))
+            except ValueError as error:
+                if each["id"] in codec_registry:
+                    raise
+                raise MissingCodecError(
+                    f"its codec {each['id']!r} is not installed. Install the package that adds it "
+                    "to numcodecs"
+                ) from error
+        return codecs
 
     def __call__(self, stored: Bytes, mask: int, size: int) -> Any:
         """Return the decoded bytes of a chunk.
 
         Raises:
-            ValueError: If the bytes are damaged, or a codec is not installed.
+            MissingCodecError: If a codec is not installed.
+            ValueError: If the bytes are damaged.
         """
         del mask
         content: Any = stored
@@ -165,7 +174,7 @@ class ZarrArray:
 
 
 def describe_type(metadata: Mapping[str, Any]) -> tuple[np.dtype[Any] | None, str]:
-    """Return the dtype of an array as stored, None if it does not hold numbers, and its name."""
+    """Return the dtype of an array as stored (None: it holds no numbers), and its type's name."""
     stored = metadata["dtype" if metadata["zarr_format"] == 2 else "data_type"]
     name = str(stored.get("name") if isinstance(stored, Mapping) else stored)
     if name in _TEXT_TYPES:
@@ -219,7 +228,9 @@ def _make_v3(
         inner = tuple(options["chunk_shape"])
         per_shard = tuple(whole // part for whole, part in zip(chunks, inner, strict=True))
         names = [each["name"] for each in options["index_codecs"]]
-        if len(codecs) > 1 or names not in (["bytes"], ["bytes", "crc32c"]):
+        if len(codecs) > 1:
+            _refuse(path, "shards without another codec", repr(codecs[1]["name"]))
+        if names not in (["bytes"], ["bytes", "crc32c"]):
             _refuse(path, "shards with an index of bytes and crc32c alone", str(names))
         at_end = options.get("index_location", "end") == "end"
         shards = ShardIndexes(per_shard, at_end, has_checksum="crc32c" in names)

@@ -124,6 +124,7 @@ class RemoteFolder:
         paths: Paths of all files of the location, sorted; None: they are not listed.
 
     Raises:
+        CorruptShardError: If the consolidated metadata is damaged.
         MissingShardError: If files are not listed, and there is no consolidated metadata.
         RemoteReadError: If metadata cannot be read.
     """
@@ -158,7 +159,9 @@ class RemoteFolder:
             at += 1
             if is_folder:
                 found.append(name)
-                at = bisect.bisect_left(self._paths, f"{start}{name}0", at)  # "0" follows "/"
+                at = bisect.bisect_left(
+                    self._paths, f"{start}{name}0", at
+                )  # "0" follows "/" in ASCII
         return sorted(found)
 
     def list_sizes(self, path: str) -> Mapping[str, int] | None:
@@ -210,7 +213,7 @@ class RemoteFolder:
         if not prefix:
             return list(paths)
         first = bisect.bisect_left(paths, f"{prefix}/")
-        stop = bisect.bisect_left(paths, f"{prefix}0")  # the sign behind the slash
+        stop = bisect.bisect_left(paths, f"{prefix}0")  # "0" follows "/" in ASCII
         return [found[start:] for found in paths[first:stop]]
 
     def _is_current(self, path: str) -> bool:
@@ -411,7 +414,7 @@ def _list_files(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a folder is one of other programs, to judge by its name."""
+    """Return whether the name of a folder says that it belongs to another program."""
     return name.startswith(".") or name == "__MACOSX"
 
 

@@ -32,7 +32,7 @@ def find_folders(root: str) -> list[LocalFolder]:
 
     Raises:
         ConfigError: If there are none.
-        MissingShardError: If one of several has no metadata file.
+        MissingShardError: If a ``.zarr`` folder next to them holds data, but no metadata file.
     """
     path = Path(root)
     if path.is_dir():
@@ -62,8 +62,9 @@ def find_remote_folders(url: str, remote: Any) -> tuple[RemoteTree, list[RemoteF
 
     Raises:
         ConfigError: If there are no Zarr folders.
-        MissingShardError: If a server that lists no files has no consolidated metadata, or one of
-            several folders has no metadata file.
+        CorruptShardError: If consolidated metadata is damaged.
+        MissingShardError: If a server that lists no files has no consolidated metadata, or a
+            ``.zarr`` folder next to others holds data, but no metadata file.
         RemoteReadError: If a request fails.
     """
     base, pattern = _split_pattern(url)

@@ -73,7 +73,7 @@ class Zarr(ArrayOptions):
             location: A path or a URL.
             verify: None or ``"off"``: Zarr has no checksums of its own.
             remote: Access to a URL: whole files are downloaded into the cache (``"cache"``, None),
-                or only the ranges of chunks are read (``"ranges"``).
+                or only the ranges of chunks are read (``"ranges"``); or a ``Remote``.
             keys: ``unique``, or ``by_shard``: ids are ``folder/id``.
 
         Raises:
@@ -103,19 +103,20 @@ def open_zarr(
     remote: str | Remote | None = None,
     version: str | None = None,
 ) -> ChunkStore:
-    """Open Zarr folders; compare fingerprint and version if they are given.
+    """Open Zarr folders; compare fingerprint and version if a fingerprint is given.
 
     Args:
         root: A path or a URL.
         options: The options of the backend.
         keys: ``unique`` or ``by_shard``.
-        fingerprint: The fingerprint that they must have.
+        fingerprint: The fingerprint that they must have; None: any.
         remote: Access to a URL, as in ``Zarr``.
         version: Digest of the version tags that remote files must have.
 
     Raises:
         ConfigError: If the location has no Zarr folder.
         DataError: If it is damaged, has changed, or does not match the options.
+        RemoteReadError: If a URL cannot be read.
     """
     tree, chunk_files, folders = _find_folders(root, remote)
     location = chunk_files.location
@@ -272,7 +273,7 @@ def _check_consolidated(
 
     Raises:
         CorruptShardError: If the consolidated metadata is invalid.
-        MissingShardError: If the metadata file of one is missing.
+        MissingShardError: If the metadata file of a named node is missing.
     """
     try:
         nodes = list(_read_consolidated(folder, metadata[""][0]))

@@ -108,11 +108,11 @@ def test_attributes_and_single_values_are_fields_of_a_sequence(tmp_path):
     [
         ({}, {}, "must hold at least one array, but holds none"),
         ({"x": np.float64(3)}, {}, "must hold an array of numbers with a dimension for time"),
-        ({"x": [b"a", b"b"]}, {}, r"array 'x' must hold numbers, but holds strings \[2\].*`field"),
-        ({"x": np.zeros(3, "c8")}, {}, "array 'x' must hold numbers, but holds complex64"),
-        ({"x": np.zeros((3, 0))}, {}, r"array 'x' must hold numbers, but holds float64 \[3, 0\]"),
+        ({"x": [b"a", b"b"]}, {}, r"array 'x' must hold real numb.* holds strings \[2\].*`field"),
+        ({"x": np.zeros(3, "c8")}, {}, "array 'x' must hold real numb.* holds complex64"),
+        ({"x": np.zeros((3, 0))}, {}, r"'x' must hold real numbers in .*float64 \[3, 0\]"),
         ({"a/x": [1], "b/y": [1]}, {}, r"that hold arrays of the same names, but holds a: 'x'"),
-        ({"a/x": [1], "b/x": [1.5]}, {}, r"'x' must be int64 \[1\] as in 'a/x'.*float64 \[1\]"),
+        ({"a/x": [1], "b/x": [1.5]}, {}, r"int64 \[\] per timestep as in 'a/x', but 'b/x' is"),
         ({"a/x": [1], "b/y": [1]}, {"fields": ["x", "y"]}, "array 'y' of field 'y' in group 'a'"),
         ({"x": [1]}, {"fields": ["z"]}, "must have the array 'z' of field 'z'.*but has 'x'"),
         ({"x": [1]}, {"axes": {"z": "time"}}, "`axes` names 'z', but the fields are 'x'"),
@@ -121,9 +121,9 @@ def test_attributes_and_single_values_are_fields_of_a_sequence(tmp_path):
         ({"x": [1]}, {"attributes": ["age"]}, "'age' must be in every recording, but the file"),
         ({"x": [1], "n": [2]}, {"lengths": "m"}, "must have the array 'm' of `lengths`, but has"),
         ({"x": [1], "n": [.5]}, {"lengths": "n"}, "'n' of `lengths` must hold integers of one dim"),
-        ({"x": [1], "n": [2, -1]}, {"lengths": "n"}, "must have no negative number"),
+        ({"x": [1], "n": [2, -1]}, {"lengths": "n"}, "in array 'n' must be at least 0, but do"),
         ({"x": [1], "n": [1, 2]}, {"offsets": "n"}, "must begin at 0 and not decrease"),
-        ({"x": [1, 2, 3], "n": [2]}, {"lengths": "n"}, r"must have 2 rows, one per timestep, or 1"),
+        ({"x": [1, 2, 3], "n": [2]}, {"lengths": "n"}, r"2 rows .* \(timesteps\), or 1 rows"),
         ({"x": [1], "n": [1], "i": [.5]}, {"lengths": "n", "ids": "i"}, "must hold 1 strings"),
         ({"x": [1], "y": [1]}, {"per": "array", "fields": ["x", "y"]}, "requires one name"),
         ({"x": 1.0}, {"per": "array"}, "needs a dimension for time, but 'x' is one number"),
@@ -140,7 +140,7 @@ def test_attributes_that_cannot_be_fields_are_refused_if_named(tmp_path):
     attributes = [("r1", "t", "x" * 300), ("r2", "t", "y"), ("r1", "k", 1), ("r2", "k", "z"),
                   ("r1", "x", 1), ("r2", "x", 1), ("r1", "only", 1)]  # fmt: skip
     write(tmp_path / "x.h5", {"r1/x": [1], "r2/x": [2]}, attributes)
-    for name, message in (("t", "at most 256 bytes, but has 300"), ("k", "of one dtype, in every"),
+    for name, message in (("t", "at most 256 bytes, but has 300"), ("k", "one dtype and shape"),
                           ("x", "has the name of a field"),
                           ("only", "but 'r2' has none")):  # fmt: skip
         with pytest.raises(DecodeError, match=message):

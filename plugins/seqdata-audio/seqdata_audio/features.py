@@ -81,7 +81,7 @@ class _FrameTransform:
     def _windows(
         self, audio: Ragged, lengths: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield blocks of frames: index of the first, and samples, (n, *channels, n_fft)."""
+        """Yield blocks of frames: index of the first frame, and samples, (n, *channels, n_fft)."""
         samples, begins = self._pad(audio)
         before = np.cumsum(lengths) - lengths
         within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
@@ -140,7 +140,8 @@ class LogMel(_FrameTransform):
 
     Equal to ``librosa.power_to_db(librosa.feature.melspectrogram(...))`` within 1e-4, with time as
     the first dimension. Integers are scaled to [-1, 1) first. With several channels the shape is
-    (frames, channels, n_mels). There are 1 + T // hop_length frames, which a plan knows in advance.
+    (frames, channels, n_mels). With ``center`` and an even ``n_fft`` there are 1 + T // hop_length
+    frames, and none without samples; a plan knows their number in advance.
 
     Args:
         rate: Samples per second that all sequences must have.
@@ -305,8 +306,8 @@ class STFT(_FrameTransform):
 
     Equal to torch's function of this name within 1e-5, with time as the first dimension: complex64,
     or float32 with ``power``. Integers are scaled to [-1, 1) first. With several channels the shape
-    is (frames, channels, n_fft // 2 + 1). There are 1 + T // hop_length frames, which a plan knows
-    in advance.
+    is (frames, channels, n_fft // 2 + 1). With ``center`` and an even ``n_fft`` there are
+    1 + T // hop_length frames, and none without samples; a plan knows their number in advance.
 
     Args:
         n_fft: Number of samples of the Fourier transform of a frame.

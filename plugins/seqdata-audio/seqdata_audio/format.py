@@ -36,8 +36,7 @@ class Audio:
             [-1, 1], for any stored format.
         allow_empty: Whether a file may hold no samples; it is then a sequence of length 0.
         transcript: Table of transcripts, joined with the recordings by the names of their files: a
-            path
-            (CSV, TSV, Parquet, JSON lines), a pandas, Polars or Arrow table. It has a column
+            path (CSV, TSV, Parquet, JSON lines) or a pandas, Polars or Arrow table. It has a column
             ``file``, ``path`` or ``audio_filepath``, and one of ``text``, ``sentence`` or
             ``transcript``, which becomes the field ``text``; its other columns become fields, too.
             With ``offset`` and ``duration`` (seconds) each row is a sequence, a part of its

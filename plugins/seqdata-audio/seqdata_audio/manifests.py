@@ -64,7 +64,7 @@ def read_lhotse(path: str) -> dict[str, list[Any]] | None:
 
     Raises:
         ConfigError: If a cut is mixed or padded, or its recording is not one file.
-        DataError: If a line is not JSON.
+        DataError: If a line is not a JSON object, or a supervision lacks a value.
     """
     table: dict[str, list[Any]] = {}
     for number, line in _read_json_lines(path):

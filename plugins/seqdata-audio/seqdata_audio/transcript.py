@@ -89,7 +89,7 @@ class TranscribedStore:
         return len(self._numbers)
 
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Return the ids of recordings; see ``seqdata.protocols.Store``."""
+        """Return the ids of sequences; see ``seqdata.protocols.Store``."""
         chosen = np.asarray(numbers, np.int64)
         if self._parts is None:
             return self._base.keys(self._numbers[chosen])
@@ -143,8 +143,8 @@ def join_transcript(store: Store, table: Any, folder: str = "") -> TranscribedSt
 
     Raises:
         ConfigError: If the table cannot be read, lacks a column, or does not name any recording.
-        DataError: If two rows name one recording, a row matches several, or a part is not within
-            its recording.
+        DataError: If two rows name one recording, a row matches several, a part is not within its
+            recording, or two parts have the same id.
     """
     where, columns = read_table(table)
     file, text = _find(where, columns, FILE_COLUMNS), _find(where, columns, TEXT_COLUMNS)

@@ -24,21 +24,24 @@ class Frames:
     """Backend for tables with a row per timestep, in files, in memory or from a stream.
 
     Rows with equal values in a column are a sequence. Rows that are already in order are read in
-    place, one row group at a time. Other rows are sorted once on disk, into a copy that is kept.
+    place, one row group at a time. Other rows of files are sorted once on disk, into a copy that is
+    kept; those of less than a million rows, and of tables in memory, are sorted in memory.
 
     Attributes:
         group: Column that identifies the sequence of a row; None: ``group`` of ``open_store``.
         order: Column by which the rows of a group are sorted, such as the time; None: ``order`` of
             ``open_store``. Without either, rows must be in order.
-        static: Columns of numbers with one value per sequence; ``"auto"``: the columns that are
-            constant in each group and differ between groups. Strings that are constant in each
-            group always have one value per sequence.
+        static: Columns with one value per sequence, which must be constant in each group;
+            ``"auto"``: the columns of numbers that are constant in each group and differ between
+            groups. Strings that are constant in each group have one value per sequence anyway.
         freq: Step of a regular grid, such as ``"h"``, ``"15min"`` or ``"D"``, or an integer for a
-            column of integers. Timesteps without a row are NaN, and False in the field ``mask``.
+            column of integers. In timesteps without a row, numbers are NaN, dates NaT, and the
+            field ``mask`` is False; integers become float64.
         cache_bytes: Maximum size in bytes of the decoded row groups that a process keeps.
-        sort_bytes: Memory of a sort in bytes.
-        cache_dir: Folder for the index and the sorted copy; None: ``seqdata-index`` next to the
-            data, or else the cache of the user.
+        sort_bytes: Approximate memory in bytes of a sort on disk, which needs more if one group is
+            larger.
+        cache_dir: Folder for the index, the sorted copy and decoded row groups; None:
+            ``seqdata-index`` next to the data, or else the cache of the user.
         progress: Whether to show a progress bar; None: if standard error is a terminal.
 
     Examples:
@@ -84,7 +87,8 @@ class Frames:
             ConfigError: If an argument is invalid, a column does not exist, or no column has a
                 value per timestep.
             DataError: If a file is damaged, a value is missing, or rows are not in order.
-            CacheError: If a cache file cannot be written, or files cannot be fetched.
+            CacheError: If a cache file cannot be written.
+            SeqDataError: If a file at a URL cannot be fetched.
         """
         frames = replace(self, group=group or self.group, order=order or self.order)
         request = frames._make_request(axes or {}, verify, missing)
@@ -105,7 +109,7 @@ class Frames:
         )  # fmt: skip
 
     def list_files(self, location: str, *, remote: Any = None) -> Sequence[str]:
-        """Return the files of a Delta table; see ``protocols.SupportsTableLogs``."""
+        """Return the files of a Delta table; of anything else, the location itself."""
         return [os.fspath(part) for part in list_parts(location, remote)]
 
     def _make_request(self, axes: Axes, verify: str | None, missing: Missing | None) -> Request:

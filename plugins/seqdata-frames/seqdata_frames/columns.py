@@ -43,7 +43,8 @@ class Columns(Protocol):
             Column -> an array (rows,) for each range.
 
         Raises:
-            DataError: If they cannot be read.
+            CacheError: If sorted rows were removed from the cache.
+            DataError: If a row group or a cache file is damaged.
         """
         ...
 

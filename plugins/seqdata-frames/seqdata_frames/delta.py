@@ -41,8 +41,8 @@ def list_parts(
         remote: How URLs are read.
 
     Raises:
-        ConfigError: If deltalake is not installed, files do not hold the rows of the table as they
-            are, or its server cannot list files.
+        ConfigError: If deltalake is not installed, the table has no rows or is on a web server,
+            which cannot list files, or its rows cannot be read from files in its folder alone.
         DecodeError: If the log is damaged.
         MissingShardError: If a file is missing.
         SeqDataError: If the log of a table at a URL cannot be fetched.
@@ -125,7 +125,7 @@ def _read_log(path: Path, shown: str) -> list[str]:
     """Return the paths below a table of the files of its current version.
 
     Args:
-        path: Path of the table; of its files only those of the log need be there.
+        path: Path of the table; only the files of its log need to exist.
         shown: The table, for messages.
     """
     try:

@@ -126,7 +126,7 @@ def sort_table(
     """Sort the rows of a table by group, in order of appearance, and by key.
 
     Args:
-        sorting: The table.
+        sorting: The table, and the options.
         counts: int64 (groups,), number of rows of each group.
         on_progress: Called with the number of rows read so far, plus the number of rows sorted so
             far.

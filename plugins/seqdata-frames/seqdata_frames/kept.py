@@ -88,8 +88,8 @@ class Kept:
                     _sync(parent)
             except OSError as error:
                 raise CacheError(
-                    f"frames: {parent} must have room for the table's cache files, but cannot be "
-                    f"written ({error}). Free space, or pass Frames(cache_dir=)"
+                    f"frames: the table's cache files must be written to {parent}, but cannot be "
+                    f"({error}). Free space, or pass Frames(cache_dir=)"
                 ) from error
             finally:
                 shutil.rmtree(partial, ignore_errors=True)

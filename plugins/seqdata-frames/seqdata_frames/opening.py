@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from seqdata.backends import Field, make_unknown_name_error
 from seqdata.backends.files import RowTables
 from seqdata.errors import CacheError, ConfigError, warn
 from seqdata.logical_types import Categories
-from seqdata_frames.columns import ColumnFile, UnitColumns, release_memory
+from seqdata_frames.columns import ColumnFile, Decode, UnitColumns, release_memory
 from seqdata_frames.external_sort import CODE, KEY, FileRows, MemoryRows, Rows, Sorting, sort_table
 from seqdata_frames.grid import Grid
 from seqdata_frames.index import ID, MASK, FrameIndex
@@ -183,12 +184,12 @@ def _scan(tables: RowTables, request: Request) -> _Table:
     release_memory()
     for name, values in scan.changing.items():
         if fields[name].dtype == "bytes" or request.freq is not None:
-            what = "bytes that change" if fields[name].dtype == "bytes" else "strings that change"
-            notes.append(
-                f"table: column {name!r} is dropped: {what} within a group"
-                f"{'' if request.freq is None else ' have no value in a gap'}; must be numbers, "
-                "text, bytes, or lists of numbers"
+            what = (
+                "bytes that change within a group have no codes; they must be constant"
+                if fields[name].dtype == "bytes"
+                else "strings that change within a group have no value in a gap of `freq`"
             )
+            notes.append(f"table: column {name!r} is dropped: {what}")
             del fields[name]
         else:
             fields[name] = Field(
@@ -243,8 +244,8 @@ def _build(table: _Table, kept: Kept | None) -> Opened:
 def _open_in(tables: RowTables, request: Request, index: FrameIndex, folder: Path | None) -> Opened:
     if tables.is_mapped and not index.is_sorted:
         folder = None  # nothing is decoded
-    decode = (
-        _refuse_to_decode
+    decode: Decode = (
+        partial(_refuse_to_decode, folder)
         if index.is_sorted
         else _FileUnits(tables, request.missing, index.fields, index.dtypes)
     )
@@ -293,11 +294,11 @@ class _MemoryUnits:
         return {name: self.arrays[name][first:stop] for name in names}
 
 
-def _refuse_to_decode(unit: int, names: list[str]) -> dict[str, NDArray[Any]]:
+def _refuse_to_decode(folder: Path | None, unit: int, names: list[str]) -> dict[str, NDArray[Any]]:
     """Raise a CacheError, because sorted rows cannot be decoded from units of the table."""
     raise CacheError(
         f"frames: the cache must have the sorted rows of {', '.join(names)}, but part {unit} of "
-        "them is missing. Remove the folder `seqdata-index`, and open the table again"
+        f"them is missing. Remove the folder {folder}, and open the table again"
     )
 
 

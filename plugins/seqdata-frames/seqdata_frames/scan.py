@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 AUTO = "auto"
-_LONG_RUN = 8  # rows with one value, from which on runs are faster than rows
+_LONG_RUN = 8  # mean rows per run of equal values, from which on runs are encoded, not rows
 _SHORT_ROWS = 1_000_000  # that are checked at once, as the core does
 
 
@@ -96,7 +96,7 @@ class Groups:
 
 
 def find_changes(*columns: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rows, int64, with a value that differs from the row before; the first is one."""
+    """Return the rows, int64, with a value that differs from the row before, and the first row."""
     changes = np.ones(len(columns[0]), dtype=bool)
     changes[1:] = False
     for values in columns:
@@ -234,7 +234,7 @@ def scan_table(
 
     Args:
         tables: The table.
-        wanted: The properties to find.
+        wanted: The columns to read, and the options.
         on_progress: Called with the number of rows read so far.
 
     Raises:
@@ -405,7 +405,7 @@ def _make_change_error(constant: Constant, names: list[Any], code: int) -> Decod
     old, new = constant.change or (None, None)
     return DecodeError.at(
         f"table: column {constant.name!r} must have one value per sequence, but in the rows of "
-        f"{names[code]!r} it has {old} and {new}. Leave it out of `axes`, so that it has a value "
-        "per timestep",
+        f"{names[code]!r} it has {old} and {new}. Leave it out of `static` and `axes`, so that it "
+        "has a value per timestep",
         field=constant.name, sequence=code,
     )  # fmt: skip

@@ -32,7 +32,8 @@ def parse_frequency(freq: str | int, unit: str | None, order: str) -> int:
         order: Name of the column, for messages.
 
     Raises:
-        ConfigError: If ``freq`` is not a step of fixed length, or not a multiple of the unit.
+        ConfigError: If ``freq`` is not a step of fixed length, not a multiple of the unit, or, for
+            integers, not a positive integer.
 
     Examples:
         >>> parse_frequency("15min", "s", "timestamp")
@@ -71,10 +72,10 @@ class RowSteps:
         step: The step of a regular grid; None: no grid.
         decreases: Number of rows whose key is lower than that of the row before.
         equals: Number of rows whose key is that of the row before.
-        first_equal: Group and key of the first of these rows.
+        first_equal: Group and key of the first row with the key of the row before, or None.
         first_keys: int64 arrays, the key of the first row of each group in the order of rows; empty
             without a grid.
-        off_grid: Group, key and previous key of the first row that is not on the grid; None: none.
+        off_grid: Group, key and previous key of the first row that is not on the grid, or None.
     """
 
     type_: Any

@@ -133,6 +133,7 @@ class FrameStore:
         """Read a batch; see ``protocols.Store.read``.
 
         Raises:
+            CacheError: If sorted rows were removed from the cache.
             ConfigError: If a field, the axis or a span does not exist.
             DataError: If a row group is damaged, or a value is missing.
         """
