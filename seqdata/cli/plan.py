@@ -73,7 +73,7 @@ _EXAMPLE = "0:256,2:1024,5:none"
 def parse_rules(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> tuple[tuple[int, int | None], ...] | None:
-    """Parse pairs of epoch and limit, such as ``0:256,2:1024,5:none``; ``none`` removes the limit."""
+    """Parse pairs of epoch and limit, such as ``0:256,5:none``; ``none`` removes the limit."""
     if text is None:
         return None
     pairs = [pair.partition(":") for pair in text.split(",")]

@@ -370,7 +370,7 @@ def test_what_an_error_of_a_key_says_works_as_it_stands(inputs, source):
     command = [source, "shards", "--to", "webdataset"]
     failed = write(*command)
     assert failed.exit_code == 1
-    assert "the id must be a valid key of a tar shard, without a dot" in failed.stderr
+    assert "the id must be a valid key of a tar shard, not empty, without a dot" in failed.stderr
     remedy = shlex.split(failed.stderr.rpartition("or pass ")[2].partition(" to ")[0])
     assert remedy == ["--id="]
     done = write(*command, *remedy)

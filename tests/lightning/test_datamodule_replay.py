@@ -84,7 +84,7 @@ def test_batches_past_the_epoch_are_refused():
     ):
         data.replay(epoch=4, batch=3)
     with pytest.raises(
-        PlanError, match=r"`step` must be in \[0, 2\) of 2 ranks.*, but is 2 in epoch 0"
+        PlanError, match=r"`step` must be in \[0, 2\), the steps of 2 ranks.*, but is 2 in epoch 0"
     ):
         data.replay(epoch=0, step=2, rank=0, world=2)
 

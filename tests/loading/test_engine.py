@@ -350,7 +350,7 @@ class Stops(Fixed):
     ("policy", "where"),
     [
         (Stops(8), "loader"),
-        (Mix({"a": Part(1, Stops(8)), "b": Part(1, Fixed(8))}), "mix"),
+        (Mix({"a": Part(1, Stops(8)), "b": Part(1, Fixed(8))}), "policy 'mix'"),
         (Curriculum(Stops(8), [(0, None)], segment=2, batches=4), "stages"),
     ],
 )

@@ -147,7 +147,7 @@ def test_a_number_beyond_the_last(store):
     _ = store[99]
 
 
-@says(ConfigError, "where", "(2,)", "(12,)", "take")
+@says(ConfigError, "where", "(2,)", "(12,)", "one bool per sequence")
 def test_a_mask_of_another_length(store):
     store.where([True, False])
 

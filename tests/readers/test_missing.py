@@ -39,8 +39,8 @@ def test_a_rule_is_a_word_or_a_number(rule):
 @pytest.mark.parametrize("rule", ["fill", "", True, [0], "0", b"nan"])
 def test_what_is_no_rule_is_refused(rule):
     message = (
-        "table: `missing` must be 'error', 'nan', 'drop', or a number that takes their place, but "
-        f"is {rule!r}"
+        "table: `missing` must be 'error', 'nan', 'drop', or a number that replaces missing "
+        f"values, but is {rule!r}"
     )
     with refuses(ConfigError, message):
         check_missing(rule)

@@ -310,7 +310,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path, rows, options):
     path = write_hdf5(tmp_path / "x.h5", rows, **options)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 2 // 3])
-    with pytest.raises(DataError, match=r"x\.h5.*complete file.*Restore it"):
+    with pytest.raises(DataError, match=r"x\.h5.*complete file.*restore it"):
         open_store(path, backend=HDF5())
     path.write_bytes(content)
     store = open_store(path, backend=HDF5())

@@ -378,7 +378,7 @@ def test_a_file_that_is_cut_off_is_refused_wherever_it_is(tmp_path, form, unlimi
     for size in range(4, len(content) - 8, 97):
         path.write_bytes(content[:size])
         message = (
-            r"x\.nc.*complete file.*(ends at byte \d+, but the file has \d+ bytes).*Restore it"
+            r"x\.nc.*complete file.*(ends at byte \d+, but the file has \d+ bytes).*restore it"
         )
         with pytest.raises(DataError, match=message):
             open_store(path, backend=HDF5())

@@ -72,7 +72,9 @@ def test_urls_that_are_not_there_end_the_search_for_indexes(shards, tmp_path):
     folder = folder_of(shards[0])
     with served(folder) as made:
         url = f"{made.url}/x-{{000..002}}.tar::{made.url}/y-{{0..2000}}.tar"
-        with pytest.raises(MissingShardError, match=r'"y-0\.tar"\).*: is not there\. Restore it'):
+        with pytest.raises(
+            MissingShardError, match=r'"y-0\.tar"\).*: is not there\. Check the URL, or restore it'
+        ):
             open_webdataset(url, remote=Remote(cache_dir=tmp_path))
         asked = [path for _, path in made.requests if "seqdata-index" in path]
         assert len(asked) == len(set(asked)) < 10

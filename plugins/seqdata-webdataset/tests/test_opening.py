@@ -65,8 +65,12 @@ def test_a_choice_of_shards_uses_the_same_index(folder):
         ),
         ("x.tar.gz", ConfigError, "must be a plain tar file, .*, but is compressed"),
         ("nothing-{0..1}.tar", MissingShardError, "is not there. Restore it"),
-        (7, ConfigError, "location must be a path or a list of paths of files, but is 7"),
-        ([], ConfigError, "location must be a path or a list of paths of files, but is \\[\\]"),
+        (7, ConfigError, "location must be a path or a non-empty list of paths of files, but is 7"),
+        (
+            [],
+            ConfigError,
+            "location must be a path or a non-empty list of paths of files, but is \\[\\]",
+        ),
     ],
 )
 def test_a_location_that_means_nothing_is_said(folder, location, error, what, monkeypatch):

@@ -203,7 +203,7 @@ def test_another_shard_in_its_place_is_refused_before_anything_of_it_is_read(web
         read(store, 12, 0, 0)
     assert caught.value.details["file"] == "x-001.tar"
     (folder / "x-001.tar").unlink()
-    with pytest.raises(MissingShardError, match=r"is not there\. Restore it"):
+    with pytest.raises(MissingShardError, match=r"is not there\. Check the URL, or restore it"):
         read(store, 12, 0, 0)
 
 

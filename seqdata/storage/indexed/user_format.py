@@ -299,7 +299,8 @@ class UserFormat:
             raise place.make_error(
                 CorruptShardError,
                 "must be a complete file of its format, but cannot be read by "
-                f"{type(self.format).__name__} ({type(error).__name__}: {error}). If it is damaged, restore it",
+                f"{type(self.format).__name__} ({type(error).__name__}: {error}). "
+                "If it is damaged, restore it",
             ) from error
         return check_file_index(found, self._describe_place(file.name))
 

@@ -55,7 +55,7 @@ def check_url(url: str) -> str:
     scheme = "" if found is None else found["scheme"].lower()
     if scheme not in PACKAGES or "::" in url:
         found_text = f"is of {scheme!r}" if scheme else "has no scheme"
-        found_text = "is a chain of URLs ('::')" if scheme in PACKAGES else found_text
+        found_text = "is a chain of URLs ('::')" if "::" in url else found_text
         raise ConfigError(
             f"{redact_url(url)}: must be a plain URL of {', '.join(PACKAGES)}, but {found_text}. "
             "Copy the data to such a location"

@@ -281,7 +281,9 @@ def test_a_shard_that_is_gone_or_cut_is_found_at_opening(damaged, local, tmp_pat
     with pytest.raises(CorruptShardError, match=r"must have \d+ bytes, but has \d+"):
         open_store(url, remote=remote)
     path.unlink()
-    with pytest.raises(MissingShardError, match=r"shard 1 .* is not there\. Restore it"):
+    with pytest.raises(
+        MissingShardError, match=r"shard 1 .* is not there\. Check the URL, or restore it"
+    ):
         open_store(url, remote=remote)
 
 

@@ -179,7 +179,9 @@ def test_what_is_not_there_is_said_at_once(file_server, tmp_path):
     files = make_remote_files(
         file_server.url, make_quick_remote(tmp_path, retry_seconds=patient(30))
     )
-    with pytest.raises(MissingShardError, match=r'\("nope"\).*is not there\. Restore it'):
+    with pytest.raises(
+        MissingShardError, match=r'\("nope"\).*is not there\. Check the URL, or restore it'
+    ):
         files.stat("nope")
     with pytest.raises(MissingShardError):
         files.read("nope", 0, 1)
