@@ -358,9 +358,22 @@ def make_steps(tables: RowTables, order: str, freq: str | int | None) -> RowStep
 
 
 def order_keys(tables: RowTables, steps: RowSteps, column: Any, first_row: int) -> NDArray[Any]:
-    """Return the sort keys of some rows, (rows,); for a grid, int64."""
+    """Return the sort keys of some rows, (rows,); for a grid, int64.
+
+    Raises:
+        DecodeError: If a key of a grid is not an integer.
+    """
     keys = tables.order_keys(steps.order, column, first_row)
-    return keys if steps.step is None else keys.astype(np.int64, copy=False)
+    if steps.step is None:
+        return keys
+    integers = keys.astype(np.int64, copy=False)
+    if keys.dtype.kind == "f" and (integers != keys).any():
+        row = int(np.argmax(integers != keys))
+        raise DecodeError.at(
+            f"table: column {steps.order!r} must hold dates or integers with `freq`, but row "
+            f"{first_row + row} holds {keys[row]}. Leave `freq` out, or convert the column"
+        )
+    return integers
 
 
 def _make_constants(tables: RowTables, wanted: Wanted) -> dict[str, Constant]:

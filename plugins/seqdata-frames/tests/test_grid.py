@@ -112,3 +112,18 @@ def test_frequencies(freq, unit, step):
 def test_frequencies_that_are_none(freq, unit, message):
     with pytest.raises(ConfigError, match=message):
         parse_frequency(freq, unit, "time")
+
+
+@pytest.mark.parametrize(
+    ("times", "row", "value"), [([0.2, 1.7, 2.4], 0, 0.2), ([0, 1, 2.5], 2, 2.5)]
+)
+def test_times_that_are_fractions_are_not_cut_to_a_grid(times, row, value, tmp_path):
+    frame = pd.DataFrame({"g": "a", "t": times, "x": [1.0, 2.0, 3.0]})
+    frame.to_parquet(tmp_path / "t.parquet", index=False)
+    message = f"column 't' must hold dates or integers with `freq`, but row {row} holds {value}"
+    with pytest.raises(DecodeError, match=message):
+        open_store(tmp_path / "t.parquet", backend=Frames(freq=1), group="g", order="t")
+    whole = frame.assign(t=[0.0, 1.0, 3.0])  # integers, as pandas has them beside missing ones
+    whole.to_parquet(tmp_path / "t.parquet", index=False)
+    store = open_store(tmp_path / "t.parquet", backend=Frames(freq=1), group="g", order="t")
+    assert store.lengths.tolist() == [4]
