@@ -213,7 +213,7 @@ def resolve_rows(
     order: str | None = None,
     missing: Missing | None = None,
 ) -> tuple[Any, Any]:
-    """Return data in memory as a writer takes it, with its axes; anything else unchanged.
+    """Return the sequences for a writer and their axes; ``group`` or ``order`` group rows.
 
     Raises:
         ConfigError: If ``group`` or ``order`` does not fit the data.

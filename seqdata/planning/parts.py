@@ -133,7 +133,7 @@ def number_part_crops(
 
     Args:
         policy: Policy of the part, or one around it.
-        index: Lengths of the part, or of the sequences that were drawn of it.
+        index: Lengths of the part, or of the sequences that were drawn from it.
         spans: int64 (n, 3): sequence, start, stop.
         seed: Seed of the part.
         epoch: Epoch of the part.

@@ -442,7 +442,7 @@ class Mix(BasePolicy):
     def _refuse_empty(self, name: str, index: SequenceIndex) -> NoReturn:
         raise PlanError(
             f"policy 'mix': part {name!r} must have a sequence to draw, but its policy makes no "
-            f"batch of {len(index)} sequences. Pass weight 0 to leave the part out."
+            f"batch from {len(index)} sequences. Pass weight 0 to leave the part out."
         )
 
     def _get_policy(self, name: str) -> Policy:

@@ -320,7 +320,7 @@ class Zip(BasePolicy):
             if not count:
                 raise PlanError(
                     f"policy 'zip': part {name!r} must have a sequence to draw, but its policy "
-                    f"makes no batch of {len(parts[name])} sequences. Leave the part out, or "
+                    f"makes no batch from {len(parts[name])} sequences. Leave the part out, or "
                     "change its policy."
                 )
         return counts

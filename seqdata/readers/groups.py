@@ -217,7 +217,7 @@ def convert_columns(
 
 
 def has_lists(values: Values) -> bool:
-    """Return whether the values of a column are lists of numbers."""
+    """Return whether each row of a column holds a list of values."""
     if isinstance(values, EncodedColumn) and values.offsets is None:
         return values.values.ndim > 1
     return not isinstance(values, list | np.ndarray) or np.ndim(values) > 1

@@ -111,7 +111,7 @@ def test_an_empty_part_is_named():
     )
     for lead in (None, "full", "void"):
         with pytest.raises(
-            PlanError, match=r"part 'void' must have .* its policy makes no batch of 2 sequences"
+            PlanError, match=r"part 'void' must have .* its policy makes no batch from 2 sequences"
         ):
             Zip({"full": Fixed(2), "void": Packed(2, 9)}, lead=lead).num_batches(index)
 

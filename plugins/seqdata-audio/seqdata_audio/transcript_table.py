@@ -17,7 +17,7 @@ FILE_COLUMNS = ("file", "path", "audio_filepath")
 """Columns that may name the recording of a row; the first that exists is used."""
 TEXT_COLUMNS = ("text", "sentence", "transcript")
 """Columns that may hold the text of a row; the first that exists is used."""
-_FORMS = ".csv, .tsv, .parquet, .jsonl or .json (an object per line), or a data folder of Kaldi"
+_FORMS = "a .csv, .tsv, .parquet, .jsonl or .json file (an object per line), or a Kaldi data folder"
 Columns = Mapping[str, NDArray[Any] | list[str]]
 
 
@@ -84,7 +84,7 @@ def _read_file(path: str) -> tuple[Any, bool]:
     if path.lower().endswith(JSON_LINES):
         with pyarrow.input_stream(path, compression="detect") as file:
             return pyarrow.json.read_json(file), False
-    raise ConfigError(f"transcript {path!r}: must end with {_FORMS}. Convert it")
+    raise ConfigError(f"transcript {path!r}: must be {_FORMS}. Convert it")
 
 
 def _parse(ending: str) -> Any:

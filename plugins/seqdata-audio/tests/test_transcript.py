@@ -160,7 +160,7 @@ def test_another_table_is_another_fingerprint(tmp_path):
         (make_table([1, 2, 3, 4]), ConfigError, "must hold strings, but one holds numbers"),
         (3, ConfigError, "must be a path .* or a pandas, Polars or Arrow table, but is a int"),
         ("nowhere.csv", ConfigError, "transcript 'nowhere.csv': cannot be read"),
-        ("table.xls", ConfigError, r"must end with .csv, .tsv, .parquet, .jsonl or .json"),
+        ("table.xls", ConfigError, r"must be a .csv, .tsv, .parquet, .jsonl or .json file"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(tmp_path, table, error, message):

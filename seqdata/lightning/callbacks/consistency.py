@@ -67,7 +67,7 @@ class SeenBatch:
 
 
 def digest_batch(batch: Any) -> tuple[int, ...]:
-    """Return digests of all tensors of a batch; empty if it has only padding rows."""
+    """Return digests of a batch's strided tensors (no nested or sparse ones); empty for padding."""
     tensors: list[Tensor] = []
     if isinstance(batch, Mapping):
         return tuple(digest for part in batch.values() for digest in digest_batch(part))

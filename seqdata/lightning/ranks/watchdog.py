@@ -293,7 +293,7 @@ class RankWatchdog:
             _exit_process()
 
     def _handle_left_ranks(self, statuses: Sequence[int], reasons: Sequence[str]) -> None:
-        """End after a rank that failed by itself; only record one that ended normally."""
+        """End this process after a rank has failed; if a rank ended normally, only record it."""
         failed = [rank for rank, sign in enumerate(statuses) if sign == _FAILED]
         deadline = time.monotonic() + self._timeouts.leave_grace
         if failed and len(failed) < len(statuses):

@@ -264,7 +264,7 @@ def _read_some(
 
 
 def find_modified(shard: Shard, file_format: IndexedFormat) -> int:
-    """Return the time that the index of a file records; 0 if none; see ``ShardIndex``."""
+    """Return the modification time to record for a file, in ns; 0 if none is compared later."""
     compares = _compares_headers(file_format)
     return shard.modified() if compares and isinstance(shard, LocalShard) else 0
 

@@ -216,7 +216,7 @@ def download_missing(
 
 
 class RangeCache:
-    """Cache of the ranges that were downloaded of files, by file number; for one reader at a time.
+    """Cache of the ranges downloaded from files, by file number; for one reader at a time.
 
     The least recently used files are dropped first.
 

@@ -1,7 +1,7 @@
 """Files of a remote folder and of all folders below it, for data that is many files.
 
 They are listed once; whole files come through the cache, or ranges of them into memory, as
-``Remote.how`` says. What is read of a file is of the version that was listed, or an error.
+``Remote.how`` says. A file of another version than the one that was listed is an error.
 """
 
 from __future__ import annotations
