@@ -100,7 +100,9 @@ def test_a_stage_that_computes_for_ever_ends_all_after_the_time_that_was_chosen(
     spec = {"size": 2, "kinds": ["wave"], "cases": ["lstm"], "dtypes": ["float64"], "stall": 4}
     processes = start(2, tmp_path, {**spec, "fault": {"rank": 1, "kind": "spin"}})
     errors = end(processes, tmp_path, "spin", 1)
-    assert all("waited 4 seconds for rank 1 (replica 0, stage 1)" in error for error in errors)
+    assert all(
+        "waited 4 seconds (`stall`) for rank 1 (replica 0, stage 1)" in error for error in errors
+    )
 
 
 def test_processes_that_miss_each_other_are_told_at_once(tmp_path):

@@ -128,7 +128,7 @@ def test_a_name_that_the_locale_cannot_encode_is_told():
         check=True, env={**os.environ, **plain},
     )  # fmt: skip
     assert done.stdout.strip() == (
-        r"store: location 'b\xfccher/train' must be a path in the encoding of this locale, ascii, "
+        r"location 'b\xfccher/train' must be a path in the encoding of this locale, ascii, "
         r"but has '\xfc'. Set one of UTF-8, such as LC_ALL=C.UTF-8, or PYTHONUTF8=1"
     )
 

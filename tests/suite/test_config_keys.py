@@ -11,6 +11,8 @@ from seqdata.suite.cli import shorten_error
 from tests.suite.config_samples import FORECAST, SEQUENCES, change
 from tests.suite.samples import hours
 
+pytestmark = pytest.mark.usefixtures("without_other_classes")
+
 pytest.importorskip("jsonargparse")
 
 CLASS_KEYS = "Choose one of class_path, init_args, dict_kwargs"

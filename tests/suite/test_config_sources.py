@@ -12,6 +12,8 @@ from seqdata.cli.app import app
 from tests.suite.config_samples import FORECAST, SEQUENCES, change
 from tests.suite.samples import hours
 
+pytestmark = pytest.mark.usefixtures("without_other_classes")
+
 pytest.importorskip("jsonargparse")
 
 TEXT = yaml.safe_dump(FORECAST, sort_keys=False)
