@@ -7,10 +7,12 @@ from seqdata.suite import config_keys
 
 @pytest.fixture
 def without_other_classes(monkeypatch):
-    """Messages list the classes of seqdata alone, whatever other tests of the process imported."""
+    """Hide the classes that other tests of the process imported from the lists of messages."""
     find = config_keys._iter_classes
 
-    def find_own(*bases):
-        return (each for each in find(*bases) if each.__module__.startswith("seqdata"))
+    def find_installed(*bases):
+        for each in find(*bases):
+            if not each.__module__.startswith(("tests", "mine", "lightning.pytorch.demos")):
+                yield each
 
-    monkeypatch.setattr(config_keys, "_iter_classes", find_own)
+    monkeypatch.setattr(config_keys, "_iter_classes", find_installed)
